@@ -1,0 +1,75 @@
+"""Every error that Shardwise raises on purpose, and the caret that points into the user's text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ShardwiseError(Exception):
+    """The root of all of Shardwise's own errors: `except shardwise.ShardwiseError` catches each of them."""
+
+
+class NotationError(ShardwiseError, ValueError):
+    """A text that is not the notation; the message shows the text and a caret under the fault."""
+
+
+class MeshError(ShardwiseError, ValueError):
+    """A mesh that cannot be made, or an axis that a mesh does not have."""
+
+
+class LayoutError(ShardwiseError, ValueError):
+    """A layout that breaks a rule: an axis used twice, a size that its axes do not divide."""
+
+
+class ProgramError(ShardwiseError, ValueError):
+    """A program with a step that is not legal where it stands."""
+
+
+class PlanError(ShardwiseError, ValueError):
+    """An equation that no program solves under the conditions given."""
+
+
+class HardwareError(ShardwiseError, ValueError):
+    """A hardware that the catalogue does not hold, or a figure that it lacks."""
+
+
+class ArrayError(ShardwiseError, ValueError):
+    """An array whose rank, size, dtype or layout is not the one written."""
+
+
+class DeviceError(ShardwiseError, RuntimeError):
+    """Devices that are missing, or chosen too late."""
+
+
+class FileError(ShardwiseError, ValueError):
+    """A file that is missing, truncated, unsafe or of a format that is not read."""
+
+
+class MissingExtraError(ShardwiseError, ImportError):
+    """An optional dependency that is not installed; the message names the extra."""
+
+
+def pointed(text: str, position: int, what: str, fix: str) -> str:
+    """Lay out a message as text and caret.
+
+    >>> print(pointed("A[I_x, J_x]", 9, "mesh axis x splits both I and J", "drop one"))
+    A[I_x, J_x]: mesh axis x splits both I and J
+             ^  drop one
+    """
+    shown = text.replace("\n", " ").replace("\t", " ")
+    return f"{shown}: {what}\n{' ' * position}^  {fix}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the nearest known word, or nothing.
+
+    >>> did_you_mean("X", ["x", "y"])
+    " (did you mean 'x'?)"
+    """
+    words = list(known)
+    folded = {w.casefold(): w for w in reversed(words)}
+    if word.casefold() in folded:
+        return f" (did you mean {folded[word.casefold()]!r}?)"
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    return f" (did you mean {near[0]!r}?)" if near else ""
