@@ -1,0 +1,198 @@
+"""A layout: for each dimension the mesh axes that split it, and the axes over which values are partial sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardwise.errors import LayoutError
+from shardwise.mesh import Mesh, flat_index
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the dimensions of one array are split over mesh axes.
+
+    `dims` holds each dimension's name and its axes, major first; `unreduced` the axes along which every device
+    holds one summand. `Layout.on(mesh)` gives the canonical form: an axis of size 1 splits nothing and is dropped.
+
+    >>> layout = Layout.parse("I_x, J")
+    >>> layout.shard_shape({"I": 8, "J": 6}, "x=4")
+    (2, 6)
+    >>> str(layout)
+    '[I_x, J]'
+    """
+
+    dims: tuple[tuple[str, Axes], ...]
+    unreduced: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        owner: dict[str, str] = {}
+        names = self.names
+        for dim, axes in self.dims:
+            if names.count(dim) > 1:
+                raise LayoutError(f"dimension {dim} is named twice in one array")
+            for axis in axes:
+                if axis in owner:
+                    raise LayoutError(_split_twice(axis, owner[axis], dim))
+                owner[axis] = dim
+        for axis in sorted(self.unreduced):
+            if axis in owner:
+                why = f"mesh axis {axis} splits {owner[axis]} and is unreduced as well"
+                raise LayoutError(f"{why}: along one axis devices hold parts or summands, not both")
+
+    @classmethod
+    def parse(cls, text: str | Layout) -> Layout:
+        """Read `"I_x, J"`, `"[I_x, J]{U_y}"` or `"A[I_x, J]"`.
+
+        Raises:
+            NotationError: with a caret under the fault.
+        """
+        if isinstance(text, Layout):
+            return text
+        from shardwise.notation import parse_layout  # the grammar stands above the word
+
+        return parse_layout(text)
+
+    @classmethod
+    def from_spec(cls, spec: Any, dims: str | Iterable[str] | None = None) -> Layout:
+        """Read a `PartitionSpec`; dimensions without a name get I, J, K, ... in order.
+
+        >>> Layout.from_spec((("x", "y"), None), "I, J")
+        Layout(dims=(('I', ('x', 'y')), ('J', ())), unreduced=frozenset())
+
+        Raises:
+            LayoutError: the specification names more dimensions than `dims`.
+        """
+        entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec]
+        if dims is None:
+            dims = _fresh_names(len(entries))
+        names = [d.strip() for d in dims.split(",") if d.strip()] if isinstance(dims, str) else list(dims)
+        if len(entries) > len(names):
+            raise LayoutError(f"{spec} splits {len(entries)} dimensions, but {len(names)} are named: {', '.join(names)}")
+        entries += [()] * (len(names) - len(entries))
+        unreduced = getattr(spec, "unreduced", None) or ()
+        return cls(tuple(zip(names, entries, strict=True)), frozenset(unreduced))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dim for dim, _ in self.dims)
+
+    @property
+    def axes(self) -> Axes:
+        """Every axis that splits a dimension."""
+        return tuple(axis for _, axes in self.dims for axis in axes)
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The layout as a `jax.sharding.PartitionSpec` (imports JAX)."""
+        from jax.sharding import PartitionSpec
+
+        entries = [None if not axes else axes[0] if len(axes) == 1 else axes for _, axes in self.dims]
+        if self.unreduced:
+            return PartitionSpec(*entries, unreduced=set(self.unreduced))
+        return PartitionSpec(*entries)
+
+    def axes_of(self, dim: str) -> Axes:
+        for name, axes in self.dims:
+            if name == dim:
+                return axes
+        raise LayoutError(f"the array has no dimension {dim}: it has {', '.join(self.names) or 'none'}")
+
+    def with_axes(self, dim: str, axes: Axes) -> Layout:
+        """The same layout with one dimension split over other axes."""
+        self.axes_of(dim)
+        return Layout(tuple((d, axes if d == dim else a) for d, a in self.dims), self.unreduced)
+
+    def on(self, mesh: Mesh) -> Layout:
+        """The canonical form on a mesh: axes of size 1 dropped, every axis known.
+
+        Raises:
+            MeshError: the mesh lacks an axis.
+        """
+
+        def kept(axes: Iterable[str]) -> Axes:
+            return tuple(axis for axis in axes if mesh.axis_size(axis) > 1)
+
+        return Layout(tuple((dim, kept(axes)) for dim, axes in self.dims), frozenset(kept(self.unreduced)))
+
+    def shard_shape(self, sizes: Mapping[str, int], mesh: Any) -> tuple[int, ...]:
+        """The shape of one device's shard.
+
+        Args:
+            sizes: the size of every dimension, in elements.
+            mesh: a mesh in any form that `Mesh.parse` reads.
+
+        Raises:
+            LayoutError: a size is missing, or its axes do not divide it.
+        """
+        grid = Mesh.parse(mesh)
+        shape = []
+        for dim, axes in self.dims:
+            if dim not in sizes:
+                raise LayoutError(f"no size is given for dimension {dim}: sizes={{{dim!r}: ...}}")
+            parts = grid.extent(axes)
+            if sizes[dim] % parts:
+                raise LayoutError(not_divisible(dim, sizes[dim], axes, grid))
+            shape.append(sizes[dim] // parts)
+        return tuple(shape)
+
+    def __str__(self) -> str:
+        shown = ", ".join(dim + subscript(axes) for dim, axes in self.dims)
+        return f"[{shown}]" + (f"{{U{subscript(sorted(self.unreduced))}}}" if self.unreduced else "")
+
+
+def subscript(axes: Iterable[str]) -> str:
+    """Write axes as they stand behind a dimension: nothing, `_x`, or `_{x,y}`."""
+    names = list(axes)
+    if not names:
+        return ""
+    return "_" + (names[0] if len(names) == 1 else "{" + ",".join(names) + "}")
+
+
+def shard_slices(layout: Layout, shape: tuple[int, ...], coordinate: Mapping[str, int], mesh: Mesh) -> tuple[slice, ...]:
+    """The part of an array that the device at a mesh coordinate holds.
+
+    >>> shard_slices(Layout.parse("I_x, J"), (8, 3), {"x": 1}, Mesh.parse("x=4"))
+    (slice(2, 4, None), slice(0, 3, None))
+    """
+    parts = []
+    for (_, axes), size in zip(layout.dims, shape, strict=True):
+        width = size // mesh.extent(axes)
+        start = flat_index(coordinate, axes, mesh) * width
+        parts.append(slice(start, start + width))
+    return tuple(parts)
+
+
+def padded_size(size: int, parts: int) -> int:
+    """The smallest size of at least `size` that `parts` divides."""
+    return -(-size // parts) * parts
+
+
+def not_divisible(dim: str, size: int, axes: Iterable[str], mesh: Mesh) -> str:
+    """Say that axes do not divide a dimension, and offer the padded size."""
+    names = tuple(axes)
+    parts = mesh.extent(names)
+    along = " x ".join(f"{axis}={mesh.axis_size(axis)}" for axis in names)
+    padded = padded_size(size, parts)
+    return (
+        f"dimension {dim} has size {size}, which mesh {'axes' if len(names) > 1 else 'axis'} {along} "
+        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded}, or use another layout"
+    )
+
+
+def _split_twice(axis: str, first: str, second: str) -> str:
+    if first == second:
+        return f"mesh axis {axis} splits {first} twice"
+    return f"mesh axis {axis} splits both {first} and {second}"
+
+
+def _fresh_names(count: int) -> list[str]:
+    letters = "IJKLMNOPQRSTUVWXYZABCDEFGH"
+    return [letters[i % 26] + (str(i // 26) if i >= 26 else "") for i in range(count)]

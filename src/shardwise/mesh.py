@@ -1,0 +1,121 @@
+"""A mesh: devices in a grid with named axes, told by its axes and their sizes alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.errors import MeshError, did_you_mean, pointed
+
+AXIS_NAME = re.compile(r"[^\W\d]\w*")
+_ENTRY = re.compile(r"\s*(?P<name>[^\s=,:]+)\s*[=:]\s*(?P<size>[^\s,]+)\s*(?:,|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Mesh axes, major first, each with its number of devices.
+
+    >>> mesh = Mesh.parse("x=4, y=2")
+    >>> mesh.size, mesh.names, str(mesh)
+    (8, ('x', 'y'), 'x=4, y=2')
+    """
+
+    axes: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.axes]
+        for name, size in self.axes:
+            if names.count(name) > 1:
+                raise MeshError(f"mesh axis {name} is named twice: every axis needs a name of its own")
+            if size < 1:
+                raise MeshError(f"mesh axis {name} has size {size}: an axis holds at least one device")
+
+    @classmethod
+    def parse(cls, mesh: Any) -> Mesh:
+        """Read `"x=4, y=2"`, a mapping of axis to size, a Shardwise mesh, or a JAX `Mesh` or `AbstractMesh`.
+
+        Raises:
+            MeshError: the text, a name or a size is not one.
+        """
+        if isinstance(mesh, Mesh):
+            return mesh
+        if isinstance(mesh, str):
+            return cls(tuple(_parse_axes(mesh)))
+        if isinstance(mesh, Mapping):
+            return cls(tuple(_checked(mesh.items())))
+        if hasattr(mesh, "axis_names") and hasattr(mesh, "shape"):
+            return cls(tuple((str(name), int(mesh.shape[name])) for name in mesh.axis_names))
+        raise MeshError(f"{mesh!r} is not a mesh: write 'x=4, y=2', {{'x': 4, 'y': 2}}, or give a jax.sharding.Mesh")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(size for _, size in self.axes)
+
+    def axis_size(self, axis: str) -> int:
+        for name, size in self.axes:
+            if name == axis:
+                return size
+        raise MeshError(self.unknown(axis))
+
+    def extent(self, axes: Iterable[str]) -> int:
+        """The number of devices along several axes together."""
+        return math.prod(self.axis_size(axis) for axis in axes)
+
+    def unknown(self, axis: str) -> str:
+        """Say that the mesh lacks an axis, with the nearest one that it has."""
+        have = f"it has {', '.join(self.names)}" if self.axes else "it has no axes"
+        return f"the mesh has no axis {axis!r}: {have}{did_you_mean(axis, self.names)}"
+
+    def coordinates(self) -> Iterator[dict[str, int]]:
+        """The position of every device along each axis, in device order (the last axis runs fastest)."""
+        for position in itertools.product(*(range(size) for _, size in self.axes)):
+            yield dict(zip(self.names, position, strict=True))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={size}" for name, size in self.axes) or "one device"
+
+
+def flat_index(coordinate: Mapping[str, int], axes: Iterable[str], mesh: Mesh) -> int:
+    """The combined position along several axes, the first the major one.
+
+    >>> flat_index({"x": 1, "y": 1}, ("x", "y"), Mesh.parse("x=4, y=2"))
+    3
+    """
+    index = 0
+    for axis in axes:
+        index = index * mesh.axis_size(axis) + coordinate[axis]
+    return index
+
+
+def _parse_axes(text: str) -> Iterator[tuple[str, int]]:
+    position = 0
+    while position < len(text.rstrip()):
+        entry = _ENTRY.match(text, position)
+        if entry is None:
+            raise MeshError(pointed(text, position, "not a mesh", "write each axis as name=size: 'x=4, y=2'"))
+        name, size = entry["name"], entry["size"]
+        if not AXIS_NAME.fullmatch(name):
+            raise MeshError(pointed(text, entry.start("name"), f"{name!r} cannot name an axis", "use letters: x=4"))
+        if not size.isdecimal():
+            why = f"{size!r} is no size for mesh axis {name}"
+            raise MeshError(pointed(text, entry.start("size"), why, f"give the number of devices: {name}=4"))
+        yield name, int(size)
+        position = entry.end()
+
+
+def _checked(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
+    for name, size in items:
+        if not isinstance(name, str) or not AXIS_NAME.fullmatch(name):
+            raise MeshError(f"{name!r} cannot name a mesh axis: use letters, as in {{'x': 4}}")
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise MeshError(f"{size!r} is no size for mesh axis {name}: give the number of devices as an int")
+        yield name, size

@@ -1,0 +1,307 @@
+"""The notation: `A[I_x, J] · B[J, K_y] -> C[I_x, K_y]`, read once into values, and written back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from shardwise.errors import NotationError, pointed
+from shardwise.layout import Axes, Layout, subscript
+from shardwise.mesh import AXIS_NAME, Mesh
+
+ARRAY_NAME = re.compile(r"[^\W\d]\w*'*")
+DIM_NAME = re.compile(r"[^\W\d_][^\W_]*'*")
+_SEPARATORS = "·*@"
+_ARROWS = ("->", "→")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A named array with its layout; `free` holds the dimensions written `_?`, whose axes the planner may choose."""
+
+    name: str
+    layout: Layout
+    free: frozenset[str] = frozenset()
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return self.layout.names
+
+    def __str__(self) -> str:
+        shown = ", ".join(dim + ("_?" if dim in self.free else subscript(axes)) for dim, axes in self.layout.dims)
+        unreduced = subscript(sorted(self.layout.unreduced))
+        return f"{self.name}[{shown}]" + (f"{{U{unreduced}}}" if unreduced else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Operands, the layouts that the result passes through on the way, and the result.
+
+    >>> str(parse("A[I_x,J]*B[J,K] -> C[I_x,K]"))
+    'A[I_x, J] · B[J, K] -> C[I_x, K]'
+    """
+
+    operands: tuple[Operand, ...]
+    result: Operand
+    via: tuple[Operand, ...] = ()
+    text: str = field(default="", compare=False, repr=False)
+
+    def __str__(self) -> str:
+        left = " · ".join(str(operand) for operand in self.operands)
+        return " -> ".join([left, *(str(stage) for stage in (*self.via, self.result))])
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Every dimension, in order of appearance."""
+        return tuple(dict.fromkeys(dim for operand in self.operands for dim in operand.dims))
+
+    @property
+    def contracted(self) -> tuple[str, ...]:
+        """The dimensions that are summed over."""
+        return tuple(dim for dim in self.dims if dim not in self.result.dims)
+
+    def on(self, mesh: Mesh) -> Equation:
+        """The equation in canonical form on a mesh.
+
+        Raises:
+            NotationError: it names an axis that the mesh does not have.
+        """
+        for operand in (*self.operands, *self.via, self.result):
+            for axis in (*operand.layout.axes, *sorted(operand.layout.unreduced)):
+                if axis not in mesh.names:
+                    self._fail_axis(axis, mesh)
+
+        def canonical(operand: Operand) -> Operand:
+            return Operand(operand.name, operand.layout.on(mesh), operand.free)
+
+        return Equation(
+            tuple(map(canonical, self.operands)), canonical(self.result), tuple(map(canonical, self.via)), self.text
+        )
+
+    def _fail_axis(self, axis: str, mesh: Mesh) -> NoReturn:
+        text = self.text or str(self)
+        found = re.search(rf"(?<=[_{{,])\s*(?P<axis>{re.escape(axis)})\b", text)
+        fix = "`_` introduces mesh axes, and dimension names hold none: use an axis of the mesh, or write dModel for d_model"
+        raise NotationError(pointed(text, found.start("axis") if found else 0, mesh.unknown(axis), fix))
+
+
+def parse(text: str) -> Equation:
+    """Read an equation.
+
+    >>> parse("A[I, J_x] · B[J_x, K] -> C[I, K]").contracted
+    ('J',)
+
+    Args:
+        text: operands, separated by blanks, `·`, `*` or `@`, an arrow `->` or `→`, and a result. The result may
+            pass through further layouts, each behind an arrow of its own. `_?` lets the planner choose the axes.
+
+    Raises:
+        NotationError: with the text, a caret under the fault, the reason and a way out.
+    """
+    if not isinstance(text, str):
+        raise NotationError(f"an equation is a text such as 'A[I_x, J] · B[J, K] -> C[I_x, K]', not {type(text).__name__}")
+    return _Reader(text).equation()
+
+
+def parse_layout(text: str) -> Layout:
+    """Read one layout: `I_x, J`, `[I_x, J]{U_y}` or `A[I_x, J]`."""
+    if not isinstance(text, str):
+        raise NotationError(f"a layout is a text such as 'I_x, J', not {type(text).__name__}")
+    return _Reader(text).lone_layout()
+
+
+def parse_operand(text: str) -> Operand:
+    """Read one named array, `A[I_x, J]`; without a name it is called A."""
+    match = ARRAY_NAME.match(text.strip()) if isinstance(text, str) and "[" in text else None
+    return Operand(match[0] if match else "A", parse_layout(text))
+
+
+def checked_sizes(equation: Equation, shapes: Mapping[int, tuple[int, ...]]) -> dict[str, int]:
+    """Give every dimension its one size from the operands' shapes.
+
+    Raises:
+        NotationError: two operands disagree; both sizes are named.
+    """
+    sizes: dict[str, int] = {}
+    seen: dict[str, str] = {}
+    for index, operand in enumerate(equation.operands):
+        for dim, size in zip(operand.dims, shapes[index], strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise NotationError(
+                    f"dimension {dim} has size {sizes[dim]} in {seen[dim]} and size {size} in {operand.name}: "
+                    "a dimension has one size everywhere"
+                )
+            seen.setdefault(dim, operand.name)
+    return sizes
+
+
+class _Reader:
+    """A cursor over the text: each method reads one thing of the grammar and leaves the cursor behind it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def fail(self, position: int, what: str, fix: str) -> NoReturn:
+        raise NotationError(pointed(self.text, position, what, fix))
+
+    def blank(self) -> None:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+
+    def take(self, *words: str) -> bool:
+        self.blank()
+        for word in words:
+            if self.text.startswith(word, self.at):
+                self.at += len(word)
+                return True
+        return False
+
+    def peek(self) -> str:
+        self.blank()
+        return self.text[self.at : self.at + 1]
+
+    def name(self, pattern: re.Pattern[str]) -> str | None:
+        self.blank()
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return None
+        self.at = found.end()
+        return found[0]
+
+    # equation = operand { sep operand } arrow result { arrow result }
+
+    def equation(self) -> Equation:
+        if not self.text.strip():
+            self.fail(0, "empty equation", "write operands, an arrow and a result: A[I_x, J] · B[J, K] -> C[I_x, K]")
+        operands = [self.operand()]
+        while not self.take(*_ARROWS):
+            if not self.peek():
+                fix = "say what is wanted behind an arrow: ... -> C[I, K]; `_?` leaves axes to the planner"
+                self.fail(len(self.text.rstrip()), "missing arrow", fix)
+            self.take(*_SEPARATORS)
+            operands.append(self.operand())
+        starts = [self.at]
+        stages = [self.operand(result=True)]
+        while self.take(*_ARROWS):
+            starts.append(self.at)
+            stages.append(self.operand(result=True))
+        if self.peek():
+            self.fail(self.at, f"unexpected {self.peek()!r} behind the result", "end the equation here")
+        for stage, start in zip(stages, starts, strict=True):
+            self.check_result(operands, stages[0], stage, start)
+        return Equation(tuple(operands), stages[-1], tuple(stages[:-1]), self.text)
+
+    def check_result(self, operands: list[Operand], first: Operand, stage: Operand, start: int) -> None:
+        known = {dim for operand in operands for dim in operand.dims}
+        for dim in stage.dims:
+            if dim not in known:
+                at = self.text.index(dim, self.text.index("[", start))
+                fix = f"name it in an operand; they have {', '.join(sorted(known)) or 'no dimensions'}"
+                self.fail(at, f"result dimension {dim} comes from nowhere", fix)
+        if stage.dims != first.dims:
+            what = f"{stage.name} has dimensions {', '.join(stage.dims) or 'none'} where {first.name} has "
+            self.fail(start, what + (", ".join(first.dims) or "none"), "between arrows only the layout may change")
+
+    # operand = NAME "[" [ dim { "," dim } ] "]" [ "{U_" axes "}" ]
+
+    def operand(self, result: bool = False) -> Operand:
+        self.blank()
+        start = self.at
+        name = self.name(ARRAY_NAME)
+        if name is None:
+            found = repr(self.peek()) if self.peek() else "the end"
+            self.fail(start, f"expected an array, found {found}", "write an array as A[I, J]")
+        if not self.take("["):
+            fix = f"give its dimensions in brackets: {name}[I, J]; a scalar has none: {name}[]"
+            self.fail(self.at, f"array {name} has no dimensions", fix)
+        dims, free = self.dims(result)
+        if not self.take("]"):
+            found = repr(self.peek()) if self.peek() else "the end"
+            self.fail(self.at, f"expected ',' or ']' in array {name}, found {found}", "close the bracket: ]")
+        return Operand(name, Layout(tuple(dims), self.unreduced(dims)), frozenset(free))
+
+    def dims(self, result: bool) -> tuple[list[tuple[str, Axes]], list[str]]:
+        dims: list[tuple[str, Axes]] = []
+        free: list[str] = []
+        owner: dict[str, str] = {}
+        while self.peek() not in ("]", ""):
+            start = self.at
+            dim = self.name(DIM_NAME)
+            if dim is None:
+                self.fail(start, f"expected a dimension, found {self.peek()!r}", "name a dimension with letters: I, Batch")
+            if dim in dict(dims):
+                fix = "name each dimension once; take a diagonal with jnp.diagonal first"
+                self.fail(start, f"dimension {dim} stands twice in one array", fix)
+            axes: Axes = ()
+            if self.take("_?"):
+                if not result:
+                    self.fail(start, "`_?` stands in an operand", "only the result's layout may be left to the planner")
+                free.append(dim)
+            elif self.take("_"):
+                axes = self.axes(dim, owner)
+            dims.append((dim, axes))
+            if not self.take(","):
+                break
+        return dims, free
+
+    # axes = AXIS | "{" AXIS { "," AXIS } "}"
+
+    def axes(self, dim: str, owner: dict[str, str]) -> Axes:
+        if not self.take("{"):
+            return (self.axis(dim, owner),)
+        axes = [self.axis(dim, owner)]
+        while self.take(","):
+            axes.append(self.axis(dim, owner))
+        if not self.take("}"):
+            self.fail(self.at, f"the axes of {dim} are not closed", "close the brace: }")
+        return tuple(axes)
+
+    def axis(self, dim: str, owner: dict[str, str]) -> str:
+        self.blank()
+        start = self.at
+        axis = self.name(AXIS_NAME)
+        if axis is None:
+            fix = f"name the mesh axes that split {dim}: {dim}_x or {dim}_{{x,y}}"
+            self.fail(start, f"no mesh axis behind {dim}_", fix)
+        if axis in owner:
+            both = f"{dim} twice" if owner[axis] == dim else f"both {owner[axis]} and {dim}"
+            fix = "an axis may appear once in an array: drop one, or use another axis"
+            self.fail(start, f"mesh axis {axis} splits {both}", fix)
+        owner[axis] = dim
+        return axis
+
+    def unreduced(self, dims: list[tuple[str, Axes]]) -> frozenset[str]:
+        if not self.take("{"):
+            return frozenset()
+        if not self.take("U_"):
+            fix = "write the axes of partial sums as {U_x} or {U_{x,y}}"
+            self.fail(self.at, "only partial sums stand in braces behind an array", fix)
+        start = self.at
+        owner: dict[str, str] = {}
+        axes = self.axes("U", owner)
+        if not self.take("}"):
+            self.fail(self.at, "the partial sums are not closed", "close the brace: }")
+        for dim, split in dims:
+            for axis in axes:
+                if axis in split:
+                    fix = "along one axis devices hold parts or summands, not both"
+                    self.fail(start, f"mesh axis {axis} splits {dim} and is unreduced as well", fix)
+        return frozenset(axes)
+
+    def lone_layout(self) -> Layout:
+        named = re.match(r"\s*(?:[^\W\d]\w*'*)?\s*\[", self.text)
+        if named is None:
+            dims, _ = self.dims(result=False)
+            layout = Layout(tuple(dims), self.unreduced(dims))
+        else:
+            self.at = named.end()
+            dims, _ = self.dims(result=False)
+            if not self.take("]"):
+                self.fail(self.at, "the layout is not closed", "close the bracket: ]")
+            layout = Layout(tuple(dims), self.unreduced(dims))
+        if self.peek():
+            self.fail(self.at, f"unexpected {self.peek()!r} in a layout", "write a layout as 'I_x, J'")
+        return layout

@@ -1,0 +1,340 @@
+"""The spine: a program is a list of steps that takes layouts to layouts; here live the steps and each step's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from shardwise.errors import LayoutError, ProgramError
+from shardwise.layout import Axes, Layout, subscript
+from shardwise.mesh import Mesh, flat_index
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Every device along `axes` receives all their parts of `dim`: `A[I_x] -> A[I]`."""
+
+    array: str
+    dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    """Sum the partial values over `axes`; each device keeps its part of `dim`: `A[I]{U_x} -> A[I_x]`."""
+
+    array: str
+    dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Sum the partial values over `axes`; every device receives the sum: `A[I]{U_x} -> A[I]`."""
+
+    array: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Move `axes` from one dimension to another: `A[I_x, J] -> A[I, J_x]`."""
+
+    array: str
+    source_dim: str
+    target_dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePermute:
+    """Along `axes`, the device at the first position of each pair sends its shard to the one at the second.
+
+    Positions count along the axes together, the first the major one. `layout` is the layout afterwards; it differs
+    from the one before where the pairs say so (`relayout_pairs`), and is the same for a shift.
+    """
+
+    array: str
+    axes: Axes
+    pairs: tuple[tuple[int, int], ...]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Each device keeps its part of `dim` along `axes`; nothing is sent: `A[I] -> A[I_x]`."""
+
+    array: str
+    dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Einsum:
+    """Multiply the operands' local shards and sum over every dimension that the result lacks."""
+
+    operands: tuple[str, ...]
+    result: str
+    dims: tuple[str, ...]
+
+
+Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
+Step = Collective | Slice | Einsum
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps from named input layouts to one output, on one mesh; checked when made.
+
+    >>> program = Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A")
+    >>> str(program.result)
+    '[I]'
+
+    Raises:
+        ProgramError: a step is not legal where it stands.
+    """
+
+    mesh: Mesh
+    inputs: tuple[tuple[str, Layout], ...]
+    steps: tuple[Step, ...]
+    output: str
+
+    def __post_init__(self) -> None:
+        if len({name for name, _ in self.inputs}) < len(self.inputs):
+            raise ProgramError(f"inputs share a name: {', '.join(name for name, _ in self.inputs)}")
+        if self.output not in self.states()[-1]:
+            raise ProgramError(f"no step makes the output {self.output}")
+
+    def states(self) -> list[dict[str, Layout]]:
+        """The layouts of all live arrays: before the first step, and after each."""
+        states = [{name: layout.on(self.mesh) for name, layout in self.inputs}]
+        for number, step in enumerate(self.steps, 1):
+            try:
+                states.append(rule(step, states[-1], self.mesh))
+            except (ProgramError, LayoutError) as error:
+                raise ProgramError(f"step {number}, {describe(step)}: {error}") from None
+        return states
+
+    @property
+    def result(self) -> Layout:
+        """The layout of the output."""
+        return self.states()[-1][self.output]
+
+    def __str__(self) -> str:
+        states = self.states()
+        lines = [f"{name}{layout}" for name, layout in self.inputs]
+        for step, before, after in zip(self.steps, states, states[1:], strict=False):
+            name = touched(step)
+            left = " · ".join(f"{n}{before[n]}" for n in consumed(step))
+            lines.append(f"{describe(step):<42} {left} -> {name}{after[name]}")
+        return "\n".join(lines)
+
+
+def consumed(step: Step) -> tuple[str, ...]:
+    """The arrays that a step reads."""
+    return step.operands if isinstance(step, Einsum) else (step.array,)
+
+
+def touched(step: Step) -> str:
+    """The array that a step makes or lays out anew."""
+    return step.result if isinstance(step, Einsum) else step.array
+
+
+def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Layout]:
+    """Type a step: the layouts of all live arrays after it.
+
+    >>> before = {"A": Layout.parse("I_x, J")}
+    >>> str(rule(AllToAll("A", "I", "J", ("x",)), before, Mesh.parse("x=2"))["A"])
+    '[I, J_x]'
+
+    Raises:
+        ProgramError: the step is not legal on these layouts; the reason names the dimension and the axis.
+    """
+    for name in consumed(step):
+        if name not in layouts:
+            raise ProgramError(f"there is no array {name} here: there are {', '.join(layouts) or 'none'}")
+    after = dict(layouts)
+    match step:
+        case AllGather(array, dim, axes):
+            after[array] = _without_minor(layouts[array], dim, axes)
+        case ReduceScatter(array, dim, axes):
+            after[array] = _appended(_reduced(layouts[array], axes), dim, axes, mesh)
+        case AllReduce(array, axes):
+            after[array] = _reduced(layouts[array], axes)
+        case AllToAll(array, source_dim, target_dim, axes):
+            if source_dim == target_dim:
+                raise ProgramError(f"an all-to-all moves axes to another dimension, not from {source_dim} to itself")
+            after[array] = _appended(_without_minor(layouts[array], source_dim, axes), target_dim, axes, mesh)
+        case CollectivePermute(array, _, _, layout):
+            after[array] = _permuted(layouts[array], step, mesh, layout)
+        case Slice(array, dim, axes):
+            after[array] = _appended(layouts[array], dim, axes, mesh)
+        case Einsum(operands, result, dims):
+            for name in operands:
+                after.pop(name, None)
+            if result in after:
+                raise ProgramError(f"array {result} exists already")
+            after[result] = einsum_layout([(name, layouts[name]) for name in operands], dims)
+        case _:
+            assert_never(step)
+    return after
+
+
+def _without_minor(layout: Layout, dim: str, axes: Axes) -> Layout:
+    held = layout.axes_of(dim)
+    if not axes or held[-len(axes) :] != axes:
+        raise ProgramError(f"axes {', '.join(axes) or '(none)'} are not the minor axes of {dim + subscript(held)}")
+    return layout.with_axes(dim, held[: -len(axes)])
+
+
+def _reduced(layout: Layout, axes: Axes) -> Layout:
+    missing = [axis for axis in axes if axis not in layout.unreduced]
+    if missing or not axes:
+        raise ProgramError(f"nothing is unreduced over {', '.join(missing) or 'no axis'}")
+    return Layout(layout.dims, layout.unreduced - set(axes))
+
+
+def _appended(layout: Layout, dim: str, axes: Axes, mesh: Mesh) -> Layout:
+    for axis in axes:
+        mesh.axis_size(axis)
+    if not axes:
+        raise ProgramError(f"no axis is named to split {dim}")
+    return layout.with_axes(dim, layout.axes_of(dim) + axes)
+
+
+def _permuted(before: Layout, step: CollectivePermute, mesh: Mesh, after: Layout) -> Layout:
+    if before.names != after.names or before.unreduced != after.unreduced:
+        raise ProgramError(f"a permutation cannot turn {before} into {after}")
+    moved = set(step.axes)
+    for (dim, old), (_, new) in zip(before.dims, after.dims, strict=True):
+        if mesh.extent(old) != mesh.extent(new):
+            raise ProgramError(f"a permutation cannot cut {dim} into {mesh.extent(new)} parts from {mesh.extent(old)}")
+        if old != new and not moved >= set(old) ^ set(new):
+            raise ProgramError(f"axes {', '.join(sorted(set(old) ^ set(new)))} move, but the step names {step.axes}")
+    if set(before.axes) != set(after.axes):
+        raise ProgramError("a permutation keeps the set of axes that split the array")
+    extent = mesh.extent(step.axes)
+    for side in zip(*step.pairs, strict=True):
+        if len(set(side)) < len(side) or not all(0 <= position < extent for position in side):
+            raise ProgramError(f"pairs {step.pairs} are no permutation of {extent} positions")
+    return after
+
+
+def einsum_layout(operands: list[tuple[str, Layout]], dims: tuple[str, ...]) -> Layout:
+    """The layout of a local einsum's result; what stands on one axis twice cannot be multiplied locally.
+
+    Raises:
+        ProgramError: with the reason, as the four cases of sharded multiplication tell it.
+    """
+    axes_of: dict[str, Axes] = {}
+    holder: dict[str, str] = {}
+    for name, layout in operands:
+        for dim, axes in layout.dims:
+            if axes_of.setdefault(dim, axes) != axes:
+                here, there = dim + subscript(axes), dim + subscript(axes_of[dim])
+                raise ProgramError(f"{name} holds {here} where {holder[dim]} holds {there}: devices lack parts of {dim}")
+            holder.setdefault(dim, name)
+    for dim in dims:
+        if dim not in axes_of:
+            raise ProgramError(f"no operand has dimension {dim}")
+    owner: dict[str, str] = {}
+    for dim, axes in axes_of.items():
+        for axis in axes:
+            if axis in owner:
+                raise ProgramError(
+                    f"mesh axis {axis} splits both {owner[axis]} and {dim}: each device would hold only the blocks "
+                    "on the diagonal of the product"
+                )
+            owner[axis] = dim
+    summed = {axis for dim, axes in axes_of.items() if dim not in dims for axis in axes}
+    partial: dict[str, str] = {}
+    for name, layout in operands:
+        for axis in layout.unreduced:
+            if axis in partial or axis in owner:
+                clash = partial.get(axis) or f"the split of {owner[axis]}"
+                raise ProgramError(f"the partial sums of {name} over {axis} cannot be multiplied with {clash}: reduce first")
+            partial[axis] = f"the partial sums of {name}"
+    return Layout(tuple((dim, axes_of[dim]) for dim in dims), frozenset(summed | set(partial)))
+
+
+def relayout(array: str, before: Layout, after: Layout, mesh: Mesh) -> CollectivePermute:
+    """The permutation that turns one layout into another with the same shards, on the axes that move.
+
+    >>> step = relayout("A", Layout.parse("I_{x,y}"), Layout.parse("I_{y,x}"), Mesh.parse("x=2, y=2"))
+    >>> step.pairs
+    ((0, 0), (1, 2), (2, 1), (3, 3))
+    """
+    pairs = zip(before.dims, after.dims, strict=True)
+    changed = {axis for (_, old), (_, new) in pairs if old != new for axis in (*old, *new)}
+    axes = tuple(axis for axis in mesh.names if axis in changed)
+    group = Mesh(tuple((axis, mesh.axis_size(axis)) for axis in axes))
+    dims = [(dim, tuple(a for a in old if a in changed)) for dim, old in before.dims]
+    wanted = [(dim, tuple(a for a in new if a in changed)) for dim, new in after.dims]
+
+    def key(layout: list[tuple[str, Axes]], coordinate: dict[str, int]) -> tuple[int, ...]:
+        return tuple(flat_index(coordinate, split, mesh) for _, split in layout)
+
+    holder = {key(dims, coordinate): position for position, coordinate in enumerate(group.coordinates())}
+    moves = [(holder[key(wanted, coordinate)], position) for position, coordinate in enumerate(group.coordinates())]
+    return CollectivePermute(array, axes, tuple(sorted(moves)), after)
+
+
+def describe(step: Step) -> str:
+    """Say a step in the field's words.
+
+    >>> describe(AllGather("A", "I", ("x",)))
+    'all-gather A over x (I)'
+    """
+    match step:
+        case AllGather(array, dim, axes):
+            return f"all-gather {array} over {_listed(axes)} ({dim})"
+        case ReduceScatter(array, dim, axes):
+            return f"reduce-scatter {array} over {_listed(axes)} ({dim})"
+        case AllReduce(array, axes):
+            return f"all-reduce {array} over {_listed(axes)}"
+        case AllToAll(array, source_dim, target_dim, axes):
+            return f"all-to-all {array} over {_listed(axes)} ({source_dim} to {target_dim})"
+        case CollectivePermute(array, axes, _, layout):
+            return f"permute {array} over {_listed(axes)} to {layout}"
+        case Slice(array, dim, axes):
+            return f"slice {array} over {_listed(axes)} ({dim})"
+        case Einsum(operands, result, dims):
+            return f"einsum {' · '.join(operands)} -> {result}[{', '.join(dims)}]"
+        case _:
+            assert_never(step)
+
+
+def kind(step: Step) -> str:
+    """The field's name of a step's operation: `all-gather`, `reduce-scatter`, ..."""
+    match step:
+        case AllGather():
+            return "all-gather"
+        case ReduceScatter():
+            return "reduce-scatter"
+        case AllReduce():
+            return "all-reduce"
+        case AllToAll():
+            return "all-to-all"
+        case CollectivePermute():
+            return "collective-permute"
+        case Slice():
+            return "slice"
+        case Einsum():
+            return "einsum"
+        case _:
+            assert_never(step)
+
+
+def shift(array: str, layout: Layout, axis: str, mesh: Mesh, by: int = 1) -> CollectivePermute:
+    """Every shard moves `by` positions along an axis; the last wrap around.
+
+    >>> shift("A", Layout.parse("I_x"), "x", Mesh.parse("x=4")).pairs
+    ((0, 1), (1, 2), (2, 3), (3, 0))
+    """
+    extent = mesh.axis_size(axis)
+    return CollectivePermute(array, (axis,), tuple((k, (k + by) % extent) for k in range(extent)), layout)
+
+
+def _listed(axes: Axes) -> str:
+    return ",".join(axes)
