@@ -97,8 +97,8 @@ def apply(step: Step, values: Mapping[str, Shards], layouts: Mapping[str, Layout
         case Slice(array, dim, axes):
             after[array] = keep_part(values[array], layouts[array].names.index(dim), axes, mesh)
         case Einsum(operands, result, dims):
-            sides = [after.pop(name) for name in dict.fromkeys(operands)]
-            index = {dim: i for i, dim in enumerate(dict.fromkeys(d for n in operands for d in layouts[n].names))}
+            sides = [after.pop(name) for name in operands]
+            index = {dim: i for i, dim in enumerate(dict.fromkeys(d for name in operands for d in layouts[name].names))}
             terms = [[index[dim] for dim in layouts[name].names] for name in operands]
             after[result] = [
                 np.einsum(*(x for pair in zip(parts, terms, strict=True) for x in pair), [index[d] for d in dims])

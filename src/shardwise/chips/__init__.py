@@ -1,0 +1,203 @@
+"""Hardware: chips and links as cited data, one TOML file for each chip."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from shardwise.errors import HardwareError, did_you_mean
+from shardwise.mesh import Mesh
+
+# How a dtype without a figure of its own is reckoned: as another dtype, slower by a factor.
+_RECKONED_AS = {
+    "float16": ("bfloat16", 1.0),
+    "complex64": ("float32", 4.0),  # a complex product is four real ones
+    "complex128": ("float64", 4.0),
+    "uint8": ("int8", 1.0),
+    "float64": ("float32", 2.0),
+    "int8": ("bfloat16", 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number and where it comes from."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Torus:
+    """Chips in a grid, linked to their neighbours along each dimension; long enough dimensions close to rings."""
+
+    bytes_per_s: Figure  # one link, one way
+    hop_seconds: Figure
+    dimensions: Figure
+    wraps_at_multiple_of: Figure
+    longest: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Nodes of devices behind a switch, joined by a network."""
+
+    bytes_per_s: Figure  # egress of one device within its node
+    hop_seconds: Figure
+    node_devices: Figure
+    node_bytes_per_s: Figure  # egress of one node to the network
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Simulated devices: what one sends another it copies through the memory that all share."""
+
+    bytes_per_s: Figure
+    fresh_bytes_per_s: Figure  # writing to memory that the system must map first
+    fresh_from_bytes: Figure  # buffers of this size on are mapped anew
+    launch_seconds: Figure  # for each device that takes part
+
+
+Links = Torus | Switch | Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A chip and its links, each figure with its source.
+
+    >>> hardware("tpu-v5e").flops("bfloat16", Mesh.parse("x=4"))
+    197000000000000.0
+    """
+
+    name: str
+    title: str
+    device_kinds: tuple[str, ...]
+    devices_per_chip: int
+    flops_per_s: tuple[tuple[str, Figure], ...]
+    memory_bytes: Figure
+    memory_bytes_per_s: Figure
+    links: Links
+    clock_hz: Figure | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether all devices share one host's cores and memory."""
+        return isinstance(self.links, Memory)
+
+    def sharers(self, mesh: Mesh) -> int:
+        """How many devices share the figures of one chip."""
+        return mesh.size if self.shared else self.devices_per_chip
+
+    def flops(self, dtype: str, mesh: Mesh) -> float:
+        """The peak FLOP/s of one device for a dtype."""
+        figures = {name: figure.value for name, figure in self.flops_per_s}
+        factor = 1.0
+        while dtype not in figures:
+            dtype, slower = _RECKONED_AS.get(dtype, ("float32", 1.0))
+            factor *= slower
+        return figures[dtype] / factor / self.sharers(mesh)
+
+    def memory_speed(self, mesh: Mesh) -> float:
+        """The memory bandwidth of one device, in bytes/s."""
+        return self.memory_bytes_per_s.value / self.sharers(mesh)
+
+    def figures(self) -> list[tuple[str, Figure]]:
+        """Every figure with its name and unit."""
+        rows = [(f"{dtype} FLOP/s", figure) for dtype, figure in self.flops_per_s]
+        rows += [("memory bytes", self.memory_bytes), ("memory bytes/s", self.memory_bytes_per_s)]
+        for name in self.links.__dataclass_fields__:
+            rows.append((f"link {name.replace('_', ' ').replace('bytes per s', 'bytes/s')}", getattr(self.links, name)))
+        if self.clock_hz:
+            rows.append(("clock Hz", self.clock_hz))
+        return rows
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.title}"]
+        lines += [f"  {name:<28} {figure.value:>12.4g}  {figure.source}" for name, figure in self.figures()]
+        return "\n".join(lines)
+
+
+class Catalogue:
+    """The hardware that is known: `hardware(name)`, `hardware.names()`, `hardware.for_device_kind(kind)`."""
+
+    def __call__(self, name: str | Hardware) -> Hardware:
+        """Look up a hardware by name.
+
+        >>> hardware("tpu-v5e").title
+        'TPU v5e'
+
+        Raises:
+            HardwareError: the catalogue does not hold it; the nearest name is offered.
+        """
+        if isinstance(name, Hardware):
+            return name
+        if name not in self.names():
+            have = f"the catalogue holds {', '.join(self.names())}"
+            raise HardwareError(f"unknown hardware {name!r}: {have}{did_you_mean(str(name), self.names())}")
+        return _load(name)
+
+    def names(self) -> tuple[str, ...]:
+        """The names that the catalogue holds."""
+        return _names()
+
+    def for_device_kind(self, kind: str) -> Hardware:
+        """The hardware of a device by JAX's `device_kind`.
+
+        Raises:
+            HardwareError: no hardware of the catalogue answers to it.
+        """
+        known = [(device_kind, name) for name in self.names() for device_kind in _load(name).device_kinds]
+        matching = [(len(device_kind), name) for device_kind, name in known if kind.lower().startswith(device_kind.lower())]
+        if matching:
+            return _load(max(matching)[1])
+        raise HardwareError(f"devices of kind {kind!r} are not in the catalogue: say which to reckon with, hardware='h100'")
+
+
+hardware = Catalogue()
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    files = resources.files(__package__).joinpath("catalogue").iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+
+
+@functools.cache
+def _load(name: str) -> Hardware:
+    return read(resources.files(__package__).joinpath("catalogue", f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def read(text: str) -> Hardware:
+    """Read one hardware from TOML; every figure is `{ value = ..., source = "..." }`.
+
+    Raises:
+        HardwareError: a figure or its source is missing.
+    """
+    table = tomllib.loads(text)
+    name = table.get("name", "?")
+
+    def figure(section: str, key: str) -> Figure:
+        entry = table.get(section, {}).get(key)
+        if not isinstance(entry, dict) or "value" not in entry or not entry.get("source"):
+            raise HardwareError(f"hardware {name} lacks {section}.{key} = {{ value = ..., source = ... }}")
+        return Figure(float(entry["value"]), entry["source"])
+
+    kinds: dict[str, type[Any]] = {"torus": Torus, "switch": Switch, "memory": Memory}
+    kind = table.get("links", {}).get("kind")
+    if kind not in kinds:
+        raise HardwareError(f"hardware {name} has links of kind {kind!r}: known are {', '.join(kinds)}")
+    links = kinds[kind](**{key: figure("links", key) for key in kinds[kind].__dataclass_fields__})
+    return Hardware(
+        name=name,
+        title=table.get("title", name),
+        device_kinds=tuple(table.get("device_kinds", ())),
+        devices_per_chip=int(table.get("devices_per_chip", 1)),
+        flops_per_s=tuple((dtype, figure("flops_per_s", dtype)) for dtype in table.get("flops_per_s", {})),
+        memory_bytes=figure("memory", "bytes"),
+        memory_bytes_per_s=figure("memory", "bytes_per_s"),
+        links=links,
+        clock_hz=figure("clock", "hz") if "clock" in table else None,
+    )

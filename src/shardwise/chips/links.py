@@ -1,0 +1,224 @@
+"""How long a collective takes on links: ring, line, torus, switch, hierarchy and shared memory.
+
+Formulas follow "How to Scale Your Model", chapters on sharding and on GPUs. V is the gathered bytes of a group, n its
+devices, W the bandwidth of a link one way. Sizes are bytes of one device's shard, before and after.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import assert_never
+
+from shardwise.chips import Hardware, Memory, Switch, Torus
+from shardwise.layout import Axes
+from shardwise.mesh import Mesh
+
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+
+
+def wire_bytes(kind: str, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
+    """The bytes that one device sends.
+
+    >>> wire_bytes("all-reduce", Mesh.parse("x=4"), ("x",), 100, 100)
+    150.0
+    """
+    n = mesh.extent(axes)
+    match kind:
+        case "all-gather":
+            return out_bytes - in_bytes
+        case "reduce-scatter":
+            return in_bytes - out_bytes
+        case "all-reduce":
+            return 2 * in_bytes * (n - 1) / n
+        case "all-to-all":
+            return in_bytes * (n - 1) / n
+        case "collective-permute":
+            return in_bytes
+        case _:
+            raise AssertionError(f"unknown collective {kind}")
+
+
+def collective_seconds(
+    kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float
+) -> float:
+    """The modelled time of one collective over mesh axes.
+
+    On a torus and behind a switch an all-reduce takes a reduce-scatter and an all-gather.
+
+    >>> from shardwise.chips import hardware
+    >>> mesh = Mesh.parse("x=16")
+    >>> gather = collective_seconds("all-gather", hardware("tpu-v5e"), mesh, ("x",), 2**26, 2**30)
+    >>> round(gather * 1e3, 2)                       # 2**30 bytes * 15/16 over two links of 4.5e10 bytes/s
+    11.18
+    """
+    match hardware.links:
+        case Torus() as torus:
+            return _torus_seconds(kind, torus, hardware, mesh, axes, in_bytes, out_bytes)
+        case Switch() as switch:
+            return _switch_seconds(kind, switch, mesh, axes, in_bytes, out_bytes)
+        case Memory() as memory:
+            return _memory_seconds(kind, memory, mesh, axes, in_bytes, out_bytes)
+        case _:
+            assert_never(hardware.links)
+
+
+def gathered_bytes(kind: str, n: int, in_bytes: float, out_bytes: float) -> float:
+    """V: the bytes of a group's shards side by side (for a reduction: of one summand)."""
+    return {"all-gather": out_bytes, "all-to-all": in_bytes * n, "collective-permute": in_bytes * n}.get(kind, in_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a mesh axis has of a torus: bytes/s into a device over all its links, hops to the farthest, ring or not."""
+
+    size: int
+    bytes_per_s: float
+    hops: int
+    wraps: bool
+    says: str
+
+
+@functools.lru_cache(maxsize=256)
+def torus_routes(torus: Torus, mesh: Mesh, devices_per_chip: int = 1) -> dict[str, Route]:
+    """Lay the mesh's axes on the torus: each takes a dimension, a long one several, surplus ones share the last.
+
+    Axes that share a dimension pass through each other's devices: one with stride s has 1/s of the bandwidth and
+    s times the hops. The devices of a chip share its links.
+    """
+    link = torus.bytes_per_s.value / devices_per_chip
+    longest, multiple = int(torus.longest.value), int(torus.wraps_at_multiple_of.value)
+    axes = [(name, size) for name, size in mesh.axes if size > 1]
+    wants = [max(1, math.ceil(math.log(size) / math.log(longest) - 1e-9)) for _, size in axes]
+    free = int(torus.dimensions.value)
+    routes: dict[str, Route] = {}
+    shared: list[tuple[str, int]] = []
+    for index, (name, size) in enumerate(axes):
+        left = len(axes) - index - 1
+        if shared or wants[index] > free or (free - wants[index] < 1 and left):
+            shared.append((name, size))
+            continue
+        free -= wants[index]
+        parts = _parts(size, wants[index], longest)
+        rings = [part % multiple == 0 for part in parts]
+        speed = sum(link * (2 if ring else 1) for ring in rings)
+        hops = sum(part // 2 if ring else part - 1 for part, ring in zip(parts, rings, strict=True))
+        shape = " x ".join(f"{'ring' if r else 'line'} of {p}" for p, r in zip(parts, rings, strict=True))
+        routes[name] = Route(size, speed, hops, all(rings), f"{name} a {shape}")
+    total = math.prod(size for _, size in shared)
+    stride = total
+    for position, (name, size) in enumerate(shared):
+        stride //= size
+        wraps = total % multiple == 0 and position == 0
+        hops = (size // 2 if wraps else size - 1) * stride
+        says = f"{name} every {stride}th device of a shared dimension of {total}" if stride > 1 else f"{name} a line of {size}"
+        routes[name] = Route(size, link * (2 if wraps else 1) / stride, hops, wraps, says)
+    return routes
+
+
+def _parts(size: int, dimensions: int, longest: int) -> list[int]:
+    parts = []
+    for _ in range(dimensions - 1):
+        part = math.gcd(size, longest) or 1
+        parts.append(part)
+        size //= part
+    return [*parts, size]
+
+
+def _torus_seconds(
+    kind: str, torus: Torus, hardware: Hardware, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float
+) -> float:
+    table = torus_routes(torus, mesh, hardware.devices_per_chip)
+    routes = [table[axis] for axis in axes if mesh.axis_size(axis) > 1]
+    if not routes:
+        return 0.0
+    n = math.prod(route.size for route in routes)
+    speed = sum(route.bytes_per_s for route in routes)
+    latency = torus.hop_seconds.value * sum(route.hops for route in routes)
+    volume = gathered_bytes(kind, n, in_bytes, out_bytes)
+    match kind:
+        case "all-gather" | "reduce-scatter":
+            return max(latency, volume * (n - 1) / n / speed)
+        case "all-reduce":
+            return 2 * max(latency, volume * (n - 1) / n / speed)
+        case "all-to-all":
+            # Half of the bytes cross the middle of each axis, half of those each way: a quarter of an all-gather.
+            return max(latency, max(volume * route.size / n / 4 / route.bytes_per_s for route in routes))
+        case "collective-permute":
+            link = torus.bytes_per_s.value / hardware.devices_per_chip
+            crowd = max(1.0, sum(route.hops for route in routes) / 2)  # shards that pass through a link, on average
+            return latency + in_bytes * crowd / link
+        case _:
+            raise AssertionError(f"unknown collective {kind}")
+
+
+def _switch_seconds(kind: str, switch: Switch, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
+    n = mesh.extent(axes)
+    if n == 1:
+        return 0.0
+    node = int(switch.node_devices.value)
+    inside = group_in_node(mesh, axes, node)
+    latency = switch.hop_seconds.value * math.ceil(math.log2(n))
+    volume = gathered_bytes(kind, n, in_bytes, out_bytes)
+    egress = switch.bytes_per_s.value
+    # Between nodes: a node's network is shared by all of its groups.
+    network = switch.node_bytes_per_s.value * inside / min(node, mesh.size)
+    nodes = n // inside
+    match kind:
+        case "all-gather" | "reduce-scatter" | "all-reduce":
+            turns = 2 if kind == "all-reduce" else 1
+            across = volume * (nodes - 1) / nodes / network
+            within = volume * (n - 1) / n / egress if inside > 1 else 0.0
+            return turns * max(latency, within, across)
+        case "all-to-all":
+            across = volume * inside / n * (n - inside) / n / network
+            return max(latency, volume / n * (n - 1) / n / egress, across)
+        case "collective-permute":
+            return latency + max(in_bytes / egress, in_bytes * inside / network if nodes > 1 else 0.0)
+        case _:
+            raise AssertionError(f"unknown collective {kind}")
+
+
+@functools.lru_cache(maxsize=1024)
+def group_in_node(mesh: Mesh, axes: Axes, node_devices: int) -> int:
+    """How many devices of a group share a node, nodes being filled in device order."""
+    inside, stride = 1, 1
+    for name, size in reversed(mesh.axes):
+        room = max(1, node_devices // stride)
+        if name in axes:
+            inside *= math.gcd(size, room)
+        stride *= size
+    return inside
+
+
+def _memory_seconds(kind: str, memory: Memory, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
+    if mesh.extent(axes) == 1:
+        return 0.0
+    read = in_bytes if kind in ("reduce-scatter", "all-reduce") else 0.0
+    return memory.launch_seconds.value * mesh.size + memory_seconds(memory, mesh, read, out_bytes)
+
+
+def memory_seconds(memory: Memory, mesh: Mesh, read_bytes: float, written_bytes: float) -> float:
+    """The time in which all devices together read and write, each so many bytes, in the memory that they share."""
+    fresh = written_bytes >= memory.fresh_from_bytes.value
+    write_speed = memory.fresh_bytes_per_s.value if fresh else memory.bytes_per_s.value
+    return mesh.size * (read_bytes / memory.bytes_per_s.value + written_bytes / write_speed)
+
+
+def assumptions(hardware: Hardware, mesh: Mesh) -> str:
+    """Say in one sentence how the mesh is assumed to lie on the links."""
+    match hardware.links:
+        case Torus() as torus:
+            routes = torus_routes(torus, mesh, hardware.devices_per_chip)
+            said = "; ".join(route.says for route in routes.values()) or "one device"
+            return f"torus: {said}; links of {torus.bytes_per_s.value:.3g} bytes/s each way"
+        case Switch() as switch:
+            node = int(switch.node_devices.value)
+            nodes = math.ceil(mesh.size / node)
+            inside = f"{nodes} node{'s' if nodes > 1 else ''} of up to {node}, filled in device order"
+            return f"switch: {inside}; {switch.bytes_per_s.value:.3g} bytes/s out of a device"
+        case Memory():
+            return "simulated devices share one host's cores and memory: work repeated on every device is paid every time"
+        case _:
+            assert_never(hardware.links)
