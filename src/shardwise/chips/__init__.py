@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import tomllib
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import HardwareError, did_you_mean
 from shardwise.mesh import Mesh
+
+_FOLDER = Path(__file__).with_name("catalogue")
 
 # How a dtype without a figure of its own is reckoned: as another dtype, slower by a factor.
 _RECKONED_AS = {
@@ -161,13 +163,12 @@ hardware = Catalogue()
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    files = resources.files(__package__).joinpath("catalogue").iterdir()
-    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
 
 
 @functools.cache
 def _load(name: str) -> Hardware:
-    return read(resources.files(__package__).joinpath("catalogue", f"{name}.toml").read_text(encoding="utf-8"))
+    return read((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def read(text: str) -> Hardware:
