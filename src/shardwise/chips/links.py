@@ -112,7 +112,7 @@ def torus_routes(torus: Torus, mesh: Mesh, devices_per_chip: int = 1) -> dict[st
         stride //= size
         wraps = total % multiple == 0 and position == 0
         hops = (size // 2 if wraps else size - 1) * stride
-        says = f"{name} every {stride}th device of a shared dimension of {total}" if stride > 1 else f"{name} a line of {size}"
+        says = f"{name} {size} devices, {stride} apart, in a shared dimension of {total}" if stride > 1 else f"{name} a line of {size}"
         routes[name] = Route(size, link * (2 if wraps else 1) / stride, hops, wraps, says)
     return routes
 
@@ -120,7 +120,7 @@ def torus_routes(torus: Torus, mesh: Mesh, devices_per_chip: int = 1) -> dict[st
 def _parts(size: int, dimensions: int, longest: int) -> list[int]:
     parts = []
     for _ in range(dimensions - 1):
-        part = math.gcd(size, longest) or 1
+        part = max(divisor for divisor in range(1, longest + 1) if size % divisor == 0)
         parts.append(part)
         size //= part
     return [*parts, size]

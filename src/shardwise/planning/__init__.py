@@ -1,0 +1,1 @@
+"""Planning: which programs are legal, what each costs, which is best, and why."""

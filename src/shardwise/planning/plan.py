@@ -1,0 +1,247 @@
+"""From an equation to a ranking of programs: the door of the planning floor."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.chips import Hardware, hardware
+from shardwise.errors import PlanError
+from shardwise.layout import Layout, not_divisible
+from shardwise.mesh import Mesh
+from shardwise.notation import Equation, Operand
+from shardwise.planning.cost import ITEM_BYTES, Costs, Estimate, estimate
+from shardwise.planning.graph import State, layout_of, layouts, state_of, step_of
+from shardwise.planning.search import Found, Join, Joined, Label, Leaf, Moved, Search, trees
+from shardwise.program import Einsum, Program, ProgramError, Step, einsum_layout
+
+KEPT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program that solves the equation, and its estimate."""
+
+    program: Program
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An equation with everything that the planner needs to know, checked and in canonical form."""
+
+    equation: Equation
+    sizes: Mapping[str, int]
+    mesh: Mesh
+    hardware: Hardware
+    dtype: str
+    accumulated: str | None = None
+    memory_limit: float | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.equation, tuple(self.sizes.items()), self.mesh, self.hardware.name, self.dtype))
+
+
+def problem(
+    equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | None = None,
+    dtype: str = "bfloat16", accumulated: str | None = None, memory_limit: float | None = None,
+) -> Problem:  # fmt: skip
+    """Check sizes, axes and dtype against the equation.
+
+    Raises:
+        NotationError: an axis that the mesh lacks.
+        PlanError: a size missing, not positive or of no dimension, an unknown dtype, an odd memory limit.
+        LayoutError: a size that its axes do not divide.
+    """
+    grid = Mesh.parse(mesh)
+    canonical = equation.on(grid)
+    _check_sizes(canonical, sizes)
+    for operand in (*canonical.operands, *canonical.via, canonical.result):
+        operand.layout.shard_shape(sizes, grid)
+    if dtype not in ITEM_BYTES:
+        raise PlanError(f"unknown dtype {dtype!r}: use one of {', '.join(sorted(ITEM_BYTES))}")
+    if memory_limit is not None and not memory_limit > 0:
+        raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
+    ordered = {dim: int(sizes[dim]) for dim in canonical.dims}
+    return Problem(canonical, ordered, grid, hardware(hardware_name or "cpu"), dtype, accumulated, memory_limit)
+
+
+def _check_sizes(equation: Equation, sizes: Mapping[str, int]) -> None:
+    for dim in equation.dims:
+        if dim not in sizes:
+            raise PlanError(f"no size is given for dimension {dim}: add it, as in sizes={{{dim!r}: 1024}}")
+        size = sizes[dim]
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise PlanError(f"dimension {dim} has size {size!r}: a size is a whole number of elements")
+        if size < 1:
+            raise PlanError(f"dimension {dim} has size {size}: there is nothing to compute; every size is at least 1")
+    for dim in sizes:
+        if dim not in equation.dims:
+            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: it has {', '.join(equation.dims)}")
+
+
+def rank(task: Problem) -> tuple[Candidate, ...]:
+    """Every candidate program, cheapest first.
+
+    Raises:
+        PlanError: no program leads to the wanted layout, or none fits in the memory limit; the reason is said.
+    """
+    # What stands between arrows must be passed: each stage is planned by itself, the products are the candidates.
+    stages = [*task.equation.via, task.equation.result]
+    ranked = _rank_stage(task, task.equation.operands, stages[0])
+    for stage in stages[1:]:
+        ranked = tuple(itertools.islice(_continued(task, ranked, stage), KEPT))
+    return tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds))
+
+
+def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> Iterator[Candidate]:
+    for candidate in ranked:
+        here = Operand(stage.name, candidate.program.result)
+        # The steps that follow act on the product, so the dtype is that of products.
+        later = Problem(task.equation, task.sizes, task.mesh, task.hardware, task.accumulated or task.dtype)
+        for onward in _rank_stage(later, (here,), stage)[:3]:
+            steps = tuple(_renamed(step, onward.program.output, candidate.program.output) for step in onward.program.steps)
+            joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
+            priced = _price(task, joined)
+            if task.memory_limit is None or priced.estimate.peak_memory_bytes <= task.memory_limit:
+                yield priced
+
+
+def _renamed(step: Any, old: str, new: str) -> Step:
+    import dataclasses
+
+    return dataclasses.replace(step, array=new) if step.array == old else step
+
+
+def _price(task: Problem, program: Program) -> Candidate:
+    costs = Costs(task.hardware, task.mesh, task.dtype, task.accumulated)
+    return Candidate(program, estimate(program, costs, task.sizes))
+
+
+def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -> tuple[Candidate, ...]:
+    costs = Costs(task.hardware, task.mesh, task.dtype, task.accumulated)
+    leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
+    inputs = sum(
+        costs.item_bytes * math.prod(operand.layout.shard_shape(task.sizes, task.mesh)) for operand in operands
+    )
+    limit = task.memory_limit
+    budget = math.inf if limit is None else limit - inputs
+    wanted = wanted_states(result, task)
+    names = _unique([operand.name for operand in operands])
+    found: list[tuple[Found, Any]] = []
+    searched = list(trees(leaves, result.dims, task.sizes, task.mesh))
+    for tree in searched:
+        search = Search(costs, task.sizes, budget, limit is not None)
+        found += [(each, tree) for each in search.candidates(tree, wanted)]
+    if not found:
+        _fail(task, costs, operands, result, searched, wanted, inputs)
+    found.sort(key=lambda pair: pair[0].seconds)
+    programs: dict[Program, None] = {}
+    for each, tree in found:
+        programs.setdefault(write(each, tree, operands, names, result, task.mesh))
+        if len(programs) == KEPT:
+            break
+    return tuple(_price(task, program) for program in programs)
+
+
+def wanted_states(result: Operand, task: Problem) -> list[State]:
+    """The layouts that the result may end in: the one written, or all that agree with it where it says `_?`."""
+    state = state_of(result.layout)
+    if not result.free:
+        return [state]
+    idle = tuple(
+        name for name, size in task.mesh.axes if size > 1 and name not in {*result.layout.axes, *result.layout.unreduced}
+    )
+    free = [i for i, dim in enumerate(result.dims) if dim in result.free]
+    found = []
+    for chosen in layouts(len(free), idle):
+        dims = list(state[0])
+        for i, axes in zip(free, chosen, strict=True):
+            dims[i] = axes
+        if all(task.sizes[d] % task.mesh.extent(a) == 0 for d, a in zip(result.dims, dims, strict=True)):
+            found.append((tuple(dims), state[1]))
+    return found
+
+
+def _unique(names: list[str]) -> list[str]:
+    taken: list[str] = []
+    for name in names:
+        while name in taken:
+            name += "'"
+        taken.append(name)
+    return taken
+
+
+def _fail(
+    task: Problem, costs: Costs, operands: tuple[Operand, ...], result: Operand, searched: list[Any],
+    wanted: list[State], inputs: float,
+) -> None:  # fmt: skip
+    if task.memory_limit is not None:
+        least = min(Search(costs, task.sizes, frontier=True).least_memory(tree, wanted) for tree in searched)
+        if math.isfinite(least):
+            raise PlanError(
+                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device: the least that would do is "
+                f"{inputs + least:,.0f} bytes (the inputs alone are {inputs:,.0f})"
+            )
+    made = "partial sums come only from a sum over a dimension that is split" if result.layout.unreduced else ""
+    raise PlanError(f"no program leads to {result}{': ' + made if made else ''}")
+
+
+# Writing a program down.
+
+
+def write(
+    found: Found, root: Any, operands: tuple[Operand, ...], names: list[str], result: Operand, mesh: Mesh
+) -> Program:
+    """Turn what the search found into a program."""
+    taken = list(names)
+    steps: list[Step] = []
+
+    def forward(label: Label, state: State, node: Any, wish: str) -> str:
+        path: list[tuple[Moved, State]] = []
+        while isinstance(label.link, Moved):
+            path.append((label.link, state))
+            label, state = label.link.label, label.link.before
+        name = names[node.index] if isinstance(node, Leaf) else joined(label.link, wish)
+        for moved, _ in reversed(path):
+            steps.append(step_of(moved.move, moved.before, name, node.names, mesh))
+        return name
+
+    def joined(link: Joined, wish: str) -> str:
+        order = list(range(len(link.states)))
+        if link.first:
+            order.reverse()
+        sides = {k: forward(link.labels[k], link.states[k], link.node.children[k], "") for k in order}
+        sources = tuple(sides[k] for k in range(len(sides)))
+        name = wish or "".join(sources)
+        while name in set(taken) - set(sources):
+            name += "'"
+        taken.append(name)
+        steps.append(Einsum(sources, name, link.node.names))
+        return name
+
+    output = forward(found.forward, found.state, root, result.name)
+    rest = found.backward
+    while isinstance(rest.link, Moved):
+        steps.append(step_of(rest.link.move, rest.link.before, output, result.dims, mesh))
+        rest = rest.link.label
+    inputs = tuple((name, operand.layout) for name, operand in zip(names, operands, strict=True))
+    return Program(mesh, inputs, tuple(steps), output)
+
+
+@functools.lru_cache(maxsize=256)
+def why_not_local(equation: Equation, mesh: Mesh) -> str | None:
+    """Why the operands cannot be multiplied as they lie, in the words of the four cases; None when they can."""
+    canonical = equation.on(mesh)
+    try:
+        einsum_layout([(operand.name, operand.layout) for operand in canonical.operands], canonical.result.dims)
+    except ProgramError as error:
+        return str(error)
+    return None
+
+
+__all__ = ["Candidate", "Join", "Layout", "Problem", "layout_of", "not_divisible", "problem", "rank", "why_not_local"]
