@@ -12,7 +12,6 @@ READY := $(VENV)/.ready
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast lint format bench fuzz soak clean
@@ -22,7 +21,7 @@ help:
 	@echo "make demo        the headline case on simulated devices"
 	@echo "make test        every test"
 	@echo "make test-fast   the tests that need no JAX"
-	@echo "make lint        ruff, pyright and the floors of the house"
+	@echo "make lint        ruff, pyrefly and the floors of the house"
 	@echo "make format      ruff's fixes and format"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make fuzz        20,000 random equations on the NumPy oracle"
@@ -52,7 +51,7 @@ test-fast: $(READY)
 lint: $(READY)
 	@echo "ruff check" && $(BIN)/ruff check
 	@echo "ruff format --check" && $(BIN)/ruff format --check
-	@echo "pyright" && $(BIN)/pyright --pythonpath $(BIN)/python
+	@echo "pyrefly" && $(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --output-format min-text
 	@echo "lint-imports" && $(BIN)/lint-imports --no-logo
 
 format: $(READY)

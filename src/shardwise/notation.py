@@ -143,6 +143,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.result = False
 
     def fail(self, position: int, what: str, fix: str) -> NoReturn:
         raise NotationError(pointed(self.text, position, what, fix))
@@ -236,6 +237,7 @@ class _Reader:
                 fix = "name each dimension once; take a diagonal with jnp.diagonal first"
                 self.fail(start, f"dimension {dim} stands twice in one array", fix)
             axes: Axes = ()
+            self.result = result
             if self.take("_?"):
                 if not result:
                     self.fail(start, "`_?` stands in an operand", "only the result's layout may be left to the planner")
@@ -269,6 +271,11 @@ class _Reader:
         if axis in owner:
             both = f"{dim} twice" if owner[axis] == dim else f"both {owner[axis]} and {dim}"
             fix = "an axis may appear once in an array: drop one, or use another axis"
+            if self.result and owner[axis] != dim:
+                fix = (
+                    f"each device would hold a block on the diagonal only, and most of the result nobody: "
+                    f"split {owner[axis]} or {dim} over {axis}, not both"
+                )
             self.fail(start, f"mesh axis {axis} splits {both}", fix)
         owner[axis] = dim
         return axis

@@ -44,9 +44,7 @@ def scatter(array: np.ndarray, layout: Layout, mesh: Mesh) -> Shards:
 
 def assemble(shards_D: Sequence[np.ndarray], layout: Layout, mesh: Mesh) -> np.ndarray:
     """Put shards together again: parts side by side, summands added; replicas must be equal bit by bit."""
-    shape = tuple(
-        size * mesh.extent(axes) for size, (_, axes) in zip(shards_D[0].shape, layout.dims, strict=True)
-    )
+    shape = tuple(size * mesh.extent(axes) for size, (_, axes) in zip(shards_D[0].shape, layout.dims, strict=True))
     whole = np.zeros(shape, shards_D[0].dtype)
     seen: dict[tuple[int, ...], np.ndarray] = {}
     for coordinate, shard in zip(mesh.coordinates(), shards_D, strict=True):

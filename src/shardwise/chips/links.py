@@ -40,9 +40,7 @@ def wire_bytes(kind: str, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: fl
             raise AssertionError(f"unknown collective {kind}")
 
 
-def collective_seconds(
-    kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float
-) -> float:
+def collective_seconds(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
     """The modelled time of one collective over mesh axes.
 
     On a torus and behind a switch an all-reduce takes a reduce-scatter and an all-gather.
@@ -112,7 +110,11 @@ def torus_routes(torus: Torus, mesh: Mesh, devices_per_chip: int = 1) -> dict[st
         stride //= size
         wraps = total % multiple == 0 and position == 0
         hops = (size // 2 if wraps else size - 1) * stride
-        says = f"{name} {size} devices, {stride} apart, in a shared dimension of {total}" if stride > 1 else f"{name} a line of {size}"
+        says = (
+            f"{name} {size} devices, {stride} apart, in a shared dimension of {total}"
+            if stride > 1
+            else f"{name} a line of {size}"
+        )
         routes[name] = Route(size, link * (2 if wraps else 1) / stride, hops, wraps, says)
     return routes
 

@@ -179,7 +179,7 @@ def _priced(
             return StepCost(costs.einsum(flops, sum(took), made), flops=flops, live_bytes=live)
         case Slice():
             return StepCost(costs.slice(made), live_bytes=live)
-        case CollectivePermute(_, axes, pairs, _) if all(source == target for source, target in pairs):
+        case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):
             return StepCost(0.0, live_bytes=live)
         case _:
             name = kind(step)

@@ -110,13 +110,13 @@ def _sequences(axes: Axes) -> tuple[Axes, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _arrangements(
-    used: Axes, mesh_axes: tuple[tuple[str, int], ...], extents: tuple[int, ...]
-) -> tuple[tuple[Axes, ...], ...]:
+def _arrangements(used: Axes, mesh_axes: tuple[tuple[str, int], ...], extents: tuple[int, ...]) -> tuple[tuple[Axes, ...], ...]:
     """Every way to split the dimensions into the same numbers of parts over the same axes."""
-    return tuple(dims for dims in _spread(used, len(extents)) if all(
-        _extent(axes, mesh_axes) == extent for axes, extent in zip(dims, extents, strict=True)
-    ))
+    return tuple(
+        dims
+        for dims in _spread(used, len(extents))
+        if all(_extent(axes, mesh_axes) == extent for axes, extent in zip(dims, extents, strict=True))
+    )
 
 
 @functools.lru_cache(maxsize=4096)

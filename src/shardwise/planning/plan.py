@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,12 @@ from typing import Any
 
 from shardwise.chips import Hardware, hardware
 from shardwise.errors import PlanError
-from shardwise.layout import Layout, not_divisible
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.cost import ITEM_BYTES, Costs, Estimate, estimate
-from shardwise.planning.graph import State, layout_of, layouts, state_of, step_of
-from shardwise.planning.search import Found, Join, Joined, Label, Leaf, Moved, Search, trees
-from shardwise.program import Einsum, Program, ProgramError, Step, einsum_layout
+from shardwise.planning.graph import State, layouts, state_of, step_of
+from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
+from shardwise.program import Einsum, Program, Step
 
 KEPT = 12
 
@@ -41,9 +40,6 @@ class Problem:
     dtype: str
     accumulated: str | None = None
     memory_limit: float | None = None
-
-    def __hash__(self) -> int:
-        return hash((self.equation, tuple(self.sizes.items()), self.mesh, self.hardware.name, self.dtype))
 
 
 def problem(
@@ -112,8 +108,6 @@ def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> 
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:
-    import dataclasses
-
     return dataclasses.replace(step, array=new) if step.array == old else step
 
 
@@ -125,9 +119,7 @@ def _price(task: Problem, program: Program) -> Candidate:
 def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -> tuple[Candidate, ...]:
     costs = Costs(task.hardware, task.mesh, task.dtype, task.accumulated)
     leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
-    inputs = sum(
-        costs.item_bytes * math.prod(operand.layout.shard_shape(task.sizes, task.mesh)) for operand in operands
-    )
+    inputs = sum(costs.item_bytes * math.prod(operand.layout.shard_shape(task.sizes, task.mesh)) for operand in operands)
     limit = task.memory_limit
     budget = math.inf if limit is None else limit - inputs
     wanted = wanted_states(result, task)
@@ -194,9 +186,7 @@ def _fail(
 # Writing a program down.
 
 
-def write(
-    found: Found, root: Any, operands: tuple[Operand, ...], names: list[str], result: Operand, mesh: Mesh
-) -> Program:
+def write(found: Found, root: Any, operands: tuple[Operand, ...], names: list[str], result: Operand, mesh: Mesh) -> Program:
     """Turn what the search found into a program."""
     taken = list(names)
     steps: list[Step] = []
@@ -231,17 +221,3 @@ def write(
         rest = rest.link.label
     inputs = tuple((name, operand.layout) for name, operand in zip(names, operands, strict=True))
     return Program(mesh, inputs, tuple(steps), output)
-
-
-@functools.lru_cache(maxsize=256)
-def why_not_local(equation: Equation, mesh: Mesh) -> str | None:
-    """Why the operands cannot be multiplied as they lie, in the words of the four cases; None when they can."""
-    canonical = equation.on(mesh)
-    try:
-        einsum_layout([(operand.name, operand.layout) for operand in canonical.operands], canonical.result.dims)
-    except ProgramError as error:
-        return str(error)
-    return None
-
-
-__all__ = ["Candidate", "Join", "Layout", "Problem", "layout_of", "not_divisible", "problem", "rank", "why_not_local"]

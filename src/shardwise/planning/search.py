@@ -232,7 +232,7 @@ class Search:
     def _partials(self, split: tuple[Axes, ...], names: Axes, partial: list[list[str]]) -> Iterable[tuple[Axes, ...]]:
         """Every way in which idle axes may be unreduced in at most one operand."""
         if not any(partial):
-            return ((),) * len(partial),
+            return (((),) * len(partial),)
         used = {axis for axes in split for axis in axes}
         idle = [axis for axis in names if axis not in used]
         choices = [[None, *(k for k, own in enumerate(partial) if axis in own)] for axis in idle]
