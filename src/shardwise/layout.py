@@ -70,7 +70,7 @@ class Layout:
         Raises:
             LayoutError: the specification names more dimensions than `dims`.
         """
-        entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in spec]
+        entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in getattr(spec, "partitions", spec)]
         if dims is None:
             dims = _fresh_names(len(entries))
         names = [d.strip() for d in dims.split(",") if d.strip()] if isinstance(dims, str) else list(dims)

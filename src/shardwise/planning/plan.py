@@ -221,3 +221,30 @@ def write(found: Found, root: Any, operands: tuple[Operand, ...], names: list[st
         rest = rest.link.label
     inputs = tuple((name, operand.layout) for name, operand in zip(names, operands, strict=True))
     return Program(mesh, inputs, tuple(steps), output)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The programs that solve one equation, ranked by estimate on one hardware; iterable, cheapest first."""
+
+    task: Problem
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter(self.candidates)
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    def explain(self) -> str:
+        """Every candidate with its cost, what the ones not chosen lose, and the best one step by step."""
+        from shardwise.planning.explain import explain
+
+        return explain(self.task, self.candidates)
+
+    def __str__(self) -> str:
+        return self.explain()

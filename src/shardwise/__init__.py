@@ -1,0 +1,66 @@
+"""Shardwise: one line of notation becomes a planned, checked and visible distributed contraction in JAX.
+
+>>> import shardwise as sw
+>>> plan = sw.plan("A[I_x, J] · B[J, K] -> C[I, K]", sizes={"I": 16384, "J": 1024, "K": 2048}, mesh="x=4")
+>>> print(plan.best.program.steps[-1])
+AllGather(array='C', dim='I', axes=('x',))
+
+Names are loaded when they are first used: planning needs no JAX, and importing Shardwise starts no backend.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from shardwise.api import Plan, einsum, plan, put, reshard, show
+    from shardwise.chips import Hardware, hardware
+    from shardwise.errors import ShardwiseError
+    from shardwise.layout import Layout
+    from shardwise.mesh import Mesh
+    from shardwise.notation import Equation, parse
+    from shardwise.program import Program
+    from shardwise.runtime import spmd
+    from shardwise.runtime.checking import Check, check
+    from shardwise.runtime.devices import make_mesh, simulate
+
+_HOMES = {
+    "Check": "shardwise.runtime.checking",
+    "Equation": "shardwise.notation",
+    "Hardware": "shardwise.chips",
+    "Layout": "shardwise.layout",
+    "Mesh": "shardwise.mesh",
+    "Plan": "shardwise.api",
+    "Program": "shardwise.program",
+    "ShardwiseError": "shardwise.errors",
+    "check": "shardwise.runtime.checking",
+    "einsum": "shardwise.api",
+    "hardware": "shardwise.chips",
+    "make_mesh": "shardwise.runtime.devices",
+    "parse": "shardwise.notation",
+    "plan": "shardwise.api",
+    "put": "shardwise.api",
+    "reshard": "shardwise.api",
+    "show": "shardwise.api",
+    "simulate": "shardwise.runtime.devices",
+}
+
+__all__ = [*_HOMES, "spmd"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "spmd":
+        value: Any = importlib.import_module("shardwise.runtime.spmd")
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'shardwise' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,236 @@
+"""The doors in Python: each checks at the threshold, calls one floor below, and says where an error came from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardwise.chips import Hardware
+from shardwise.errors import ShardwiseError
+from shardwise.layout import Layout
+from shardwise.mesh import Mesh
+from shardwise.notation import parse, parse_operand
+from shardwise.pictures.placement import Placement
+from shardwise.planning.plan import Ranking, problem, rank
+
+if TYPE_CHECKING:
+    import jax
+
+
+class Plan(Ranking):
+    """The programs that solve one equation, ranked; printable, iterable, and the best one runnable.
+
+    >>> p = plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes={"I": 64, "J": 64, "K": 64}, mesh="x=4")
+    >>> [type(step).__name__ for step in p.best.program.steps]
+    ['Einsum', 'AllReduce']
+    """
+
+    def code(self) -> str:
+        """The best program as plain JAX source that runs without Shardwise."""
+        from shardwise.runtime.code import source
+
+        return source(self.best.program, str(self.task.equation))
+
+    def function(self, mesh: jax.sharding.Mesh) -> Callable[..., jax.Array]:
+        """The best program as a function of arrays on a mesh: jitted, differentiable, and usable inside `jax.jit`.
+
+        Raises:
+            MeshError: the mesh has other axes than the one planned for.
+            ArrayError: when called, an array whose shape or layout is not the one planned for.
+        """
+        from shardwise.runtime.execute import planned_function
+
+        return planned_function(self.task, self.best.program, mesh)
+
+
+def plan(
+    equation: str, *, sizes: Mapping[str, int], mesh: Any, hardware: str | Hardware | None = None,
+    dtype: str = "bfloat16", memory_limit: float | None = None, overlap: bool = True,
+) -> Plan:  # fmt: skip
+    """Rank the programs that solve an equation by their modelled cost; needs no JAX.
+
+    >>> p = plan("A[I_x, J] · B[J, K] -> C[I_x, K]", sizes={"I": 64, "J": 64, "K": 64}, mesh="x=4", hardware="tpu-v5e")
+    >>> p.best.estimate.total_wire_bytes
+    0
+
+    Args:
+        equation: in the notation; `_?` in the result leaves axes to the planner.
+        sizes: the size of every dimension, in elements.
+        mesh: `"x=4, y=2"`, `{"x": 4, "y": 2}` or a JAX mesh.
+        hardware: a name of `sw.hardware.names()`; by default that of the mesh's devices, or "cpu".
+        dtype: the operands' dtype by name.
+        memory_limit: the bytes that one device may hold at any time, inputs included.
+        overlap: whether programs may hide transfers behind products.
+
+    Raises:
+        NotationError, MeshError, LayoutError, HardwareError, PlanError: what is wrong, and the way out.
+    """
+    with _context(equation=equation, sizes=sizes, mesh=mesh):
+        if hardware is None and hasattr(mesh, "axis_names"):
+            from shardwise.runtime.devices import hardware_of
+
+            hardware = hardware_of(mesh, None)
+        _check_overlap(overlap)
+        task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), memory_limit=memory_limit)
+        return Plan(task, rank(task))
+
+
+def einsum(
+    equation: str, *arrays: Any, mesh: Any = None, hardware: str | Hardware | None = None, out: Any = None,
+    overlap: bool = True, memory_limit: float | None = None, pad: bool = False,
+    precision: Any = None, preferred_element_type: Any = None,
+) -> jax.Array:  # fmt: skip
+    """Run an equation by the best program; the result equals `jnp.einsum` of the whole arrays.
+
+    >>> import numpy as np
+    >>> a, b = np.arange(16.0).reshape(4, 4), np.arange(16.0, 32.0).reshape(4, 4)
+    >>> c = einsum("A[I, J_x] · B[J_x, K] -> C[I, K]", a, b, mesh="x=4")
+    >>> c[:2, :2].tolist()
+    [[152.0, 158.0], [504.0, 526.0]]
+
+    Args:
+        equation: the notation, or `"ij,jk->ik"`: then layouts are those of the arrays, and `out` that of the result.
+        arrays: one for each operand. A NumPy array is placed as written; a JAX array must lie as written.
+        mesh: a JAX mesh or `"x=4"`; by default the one in force (`jax.set_mesh`) or the arrays' own.
+        out: for the short form: a layout (`"i_x, k"`, `sw.Layout` or `PartitionSpec`), or None: the planner chooses.
+        overlap: whether programs may hide transfers behind products.
+        pad: fill dimensions that axes do not divide with zeros, which change no value. Dimensions of the result that
+            its layout splits have the padded size then, with zeros at the end.
+        precision, preferred_element_type: as in `jnp.einsum`.
+
+    Raises:
+        ShardwiseError: one of its own kinds, which says where, what, why, and the way out.
+    """
+    from shardwise.runtime.execute import Options, run
+    from shardwise.runtime.lower import Arithmetic
+
+    with _context(equation=equation, arrays=arrays, mesh=mesh):
+        _check_overlap(overlap)
+        chip = None if hardware is None else _hardware(hardware)
+        options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type))
+        return run(equation, arrays, mesh, options)
+
+
+def reshard(array: Any, equation: str, mesh: Any = None, *, hardware: str | Hardware | None = None) -> jax.Array:
+    """Change the layout of an array by the cheapest steps.
+
+    >>> import numpy as np, shardwise as sw
+    >>> a = sw.put(np.arange(16.0).reshape(4, 4), "A[I_x, J]", sw.make_mesh("x=4"))
+    >>> reshard(a, "A[I_x, J] -> A[I, J_x]").sharding.spec
+    PartitionSpec(None, 'x')
+
+    Raises:
+        ShardwiseError: as `einsum`.
+    """
+    return einsum(equation, array, mesh=mesh, hardware=hardware)
+
+
+def put(array: Any, layout: str | Layout, mesh: Any = None, *, pad: bool = False) -> jax.Array:
+    """Place an array, or a file's, on a mesh; each device is given only its shard.
+
+    >>> import numpy as np
+    >>> a = put(np.arange(24).reshape(3, 8), "A[I_x, J]", "x=3")
+    >>> a.addressable_shards[1].data.tolist()
+    [[8, 9, 10, 11, 12, 13, 14, 15]]
+
+    Args:
+        array: NumPy or JAX array, nested lists, or a file: `"a.npy"`, `"a.npz:name"`, `"a.safetensors:name"`.
+        layout: `"A[I_x, J]"` or `"I_x, J"`.
+        mesh: a JAX mesh or `"x=4"`; by default the one in force.
+        pad: fill dimensions that their axes do not divide with zeros at the end.
+
+    Raises:
+        ShardwiseError: wrong rank, a size that axes do not divide, an unreadable file.
+    """
+    from shardwise.runtime import arrays
+    from shardwise.runtime.devices import find_mesh
+
+    with _context(array=array, layout=layout, mesh=mesh):
+        return arrays.put(array, layout, find_mesh(mesh), pad=pad)
+
+
+def show(x: Any, mesh: Any = None) -> Placement | Plan:
+    """Show where an array lives, or a plan: prints it, and returns what was printed.
+
+    >>> import numpy as np, shardwise as sw
+    >>> _ = show(sw.put(np.arange(4.0), "A[I_x]", sw.make_mesh("x=2")))
+    A[I_x], 4, on mesh x=2
+    +-----+-----+
+    |  0  |  1  |
+    +-----+-----+
+    device  holds  shard
+    0       0:2    2
+    1       2:4    2
+    """
+    if isinstance(x, Plan | Placement):
+        shown = x
+    elif isinstance(x, str | Layout):
+        operand = parse_operand(str(x))
+        grid = Mesh.parse(mesh if mesh is not None else {})
+        sizes = {dim: grid.extent(axes) for dim, axes in operand.layout.dims}
+        shown = Placement.of(operand.name, operand.layout, sizes, grid)
+    else:
+        from shardwise.pictures.live import placement
+
+        shown = placement(x)
+    print(shown)
+    return shown
+
+
+def _hardware(name: str | Hardware) -> Hardware:
+    from shardwise.chips import hardware
+
+    return hardware(name)
+
+
+def _dtype_name(dtype: Any) -> str:
+    if isinstance(dtype, str):
+        return dtype
+    import numpy as np
+
+    return np.dtype(dtype).name
+
+
+def _check_overlap(overlap: Any) -> None:
+    if not isinstance(overlap, bool):
+        raise ShardwiseError(f"overlap={overlap!r}: only True and False are known")
+
+
+@contextlib.contextmanager
+def _context(**given: Any) -> Iterator[None]:
+    """Add equation, sizes and mesh to an error once, at the threshold."""
+    try:
+        yield
+    except ShardwiseError as error:
+        if getattr(error, "at_threshold", False):
+            raise
+        lines = [str(error)]
+        for name, value in given.items():
+            text = _shown(name, value)
+            if text and text not in lines[0]:
+                lines.append(f"  {name}: {text}")
+        told = type(error)("\n".join(lines))
+        told.at_threshold = True  # type: ignore[attr-defined]
+        raise told from None
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "arrays":
+        return ", ".join(f"{getattr(a, 'dtype', type(a).__name__)}{list(getattr(a, 'shape', ()))}" for a in value)
+    if name == "array":
+        return (
+            value
+            if isinstance(value, str)
+            else f"{getattr(value, 'dtype', type(value).__name__)}{list(getattr(value, 'shape', ()))}"
+        )
+    if name == "mesh":
+        try:
+            return str(Mesh.parse(value))
+        except ShardwiseError:
+            return repr(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}={v}" for k, v in value.items())
+    return str(value)

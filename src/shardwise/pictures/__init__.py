@@ -1,0 +1,1 @@
+"""Sight: where arrays live, drawn as text."""

@@ -1,0 +1,146 @@
+"""A plan in words: every candidate with its cost, and what the ones not chosen lose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwise.chips.links import assumptions
+from shardwise.planning.cost import Estimate
+from shardwise.planning.plan import Candidate, Problem
+from shardwise.program import Einsum, Program, Slice, consumed, describe, kind, touched
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with three figures and a unit that fits.
+
+    >>> seconds_text(0.000328)
+    '328 us'
+    """
+    for unit, name in _UNITS:
+        if seconds >= 0.9995 * unit:
+            return f"{seconds / unit:.3g} {name}"
+    return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.2g} ns"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes with three figures and a decimal unit.
+
+    >>> bytes_text(134217728)
+    '134 MB'
+    """
+    for unit, name in _BYTES:
+        if count >= unit:
+            scaled = count / unit
+            return f"{scaled:.0f} {name}" if scaled >= 100 or unit == 1 else f"{scaled:.3g} {name}"
+    return "0 B"
+
+
+def summary(program: Program) -> str:
+    """A program in one line.
+
+    >>> from shardwise.layout import Layout; from shardwise.mesh import Mesh; from shardwise.program import AllGather
+    >>> summary(Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A"))
+    'all-gather A over x'
+    """
+    words = []
+    for step in program.steps:
+        if isinstance(step, Einsum):
+            words.append("multiply" if len(step.operands) > 1 else "sum")
+        else:
+            words.append(f"{kind(step)} {step.array} over {','.join(step.axes)}")
+    return ", then ".join(words) or "nothing to do"
+
+
+def loses(best: Estimate, other: Estimate) -> str:
+    """What a candidate costs beyond the best one, and where that comes from."""
+    ratio = other.seconds / best.seconds if best.seconds else 1.0
+    if other.seconds <= best.seconds * 1.0005:
+        return "as fast" + _memory_said(best, other)
+    parts = []
+    extra_moving = other.communication_seconds - best.communication_seconds
+    extra_compute = other.compute_seconds - best.compute_seconds
+    if other.redundancy > best.redundancy * 1.01:
+        parts.append(f"every product is computed {other.redundancy:.3g} times (+{seconds_text(extra_compute)})")
+    elif extra_compute > 0.01 * best.seconds:
+        parts.append(f"slower local work (+{seconds_text(extra_compute)})")
+    if extra_moving > 0.001 * best.seconds:
+        more = other.total_wire_bytes - best.total_wire_bytes
+        what = f"{bytes_text(more)} more on the wire" if more > 0 else "slower collectives"
+        parts.append(f"{what} (+{seconds_text(extra_moving)})")
+    if not parts:
+        parts.append("more steps")
+    return f"{ratio:.2f}x the time: " + ", ".join(parts) + _memory_said(best, other)
+
+
+def _memory_said(best: Estimate, other: Estimate) -> str:
+    if other.peak_memory_bytes < 0.95 * best.peak_memory_bytes:
+        return f"; needs {bytes_text(best.peak_memory_bytes - other.peak_memory_bytes)} less memory"
+    return ""
+
+
+def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
+    """The whole plan as text: the problem, the assumptions, the ranking, and the best program step by step."""
+    sizes = ", ".join(f"{dim}={size}" for dim, size in task.sizes.items())
+    best = candidates[0]
+    lines = [
+        f"{task.equation}",
+        f"  {sizes}; {task.dtype}; mesh {task.mesh}; {task.hardware.title}",
+        f"  {assumptions(task.hardware, task.mesh)}",
+        "",
+        *_ranking(candidates),
+        "",
+        f"The best, step by step ({seconds_text(best.estimate.seconds)}, of it "
+        f"{seconds_text(best.estimate.communication_seconds)} moving data that no compute hides; "
+        f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
+        *steps_text(best),
+    ]
+    return "\n".join(lines)
+
+
+def _ranking(candidates: Sequence[Candidate]) -> list[str]:
+    best = candidates[0].estimate
+    rows = [("", "modelled", "moving", "FLOPs/device", "wire/device", "memory", "program", "")]
+    for number, candidate in enumerate(candidates, 1):
+        cost = candidate.estimate
+        rows.append(
+            (
+                f"{'>' if number == 1 else ' '}{number}",
+                seconds_text(cost.seconds),
+                seconds_text(cost.communication_seconds),
+                f"{cost.flops:.3g}",
+                bytes_text(cost.total_wire_bytes),
+                bytes_text(cost.peak_memory_bytes),
+                summary(candidate.program),
+                "chosen" if number == 1 else loses(best, cost),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    lines = []
+    for row in rows:
+        figures = "  ".join(cell.rjust(width) for cell, width in zip(row[:6], widths, strict=True))
+        lines.append(f"{figures}  {row[6]}".rstrip())
+        if row[7] and row[7] != "chosen":
+            lines.append(f"{' ' * (sum(widths) + 2 * len(widths))}  {row[7]}")
+    return lines
+
+
+def steps_text(candidate: Candidate) -> list[str]:
+    """The steps of a candidate with layouts before and after, and the seconds and bytes of each."""
+    program = candidate.program
+    states = program.states()
+    if not program.steps:
+        return ["  the array already lies as wanted: nothing moves"]
+    lines = []
+    for step, cost, before, after in zip(program.steps, candidate.estimate.steps, states, states[1:], strict=False):
+        left = " · ".join(f"{name}{before[name]}" for name in consumed(step))
+        right = f"{touched(step)}{after[touched(step)]}"
+        wire = f", {bytes_text(cost.wire_bytes)} sent" if not isinstance(step, Einsum | Slice) else ""
+        lines.append(f"  {seconds_text(cost.seconds):>8}  {left} -> {right}   {_words(describe(step))}{wire}")
+    return lines
+
+
+def _words(text: str) -> str:
+    return "local einsum" if text.startswith("einsum") else text.split(" to [")[0]

@@ -1,0 +1,181 @@
+"""Arrays in and out: placing host arrays and files shard by shard, and reading the layout that an array has."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+
+from shardwise.errors import ArrayError, DeviceError, LayoutError
+from shardwise.layout import Layout, not_divisible, padded_size
+from shardwise.mesh import Mesh
+from shardwise.notation import Operand, parse_operand
+from shardwise.runtime.devices import AnyMesh
+from shardwise.runtime.files import Source, open_source
+
+NUMERIC = "biufc"
+
+
+def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -> jax.Array:
+    """Place an array on a mesh; each device is given only its shard.
+
+    >>> import shardwise as sw
+    >>> a = sw.put(np.arange(8.0), "A[I_x]", sw.make_mesh("x=4"))
+    >>> [shard.data.tolist() for shard in a.addressable_shards]
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+
+    Args:
+        array: a NumPy or JAX array, nested lists, or a file: `"a.npy"`, `"a.npz:name"`, `"a.safetensors:name"`.
+        layout: `"A[I_x, J]"` or `"I_x, J"`.
+        pad: fill dimensions that their axes do not divide with zeros at the end.
+
+    Raises:
+        ArrayError: wrong rank, not numeric, empty.
+        LayoutError: a size that its axes do not divide, without `pad`.
+        FileError: the file cannot be read.
+    """
+    operand = parse_operand(layout) if isinstance(layout, str) else Operand("A", layout)
+    _check_axes(operand, mesh)
+    if isinstance(array, str | os.PathLike):
+        source: Any = open_source(array)
+    else:
+        source = array if isinstance(array, jax.Array) else np.asarray(array)
+    check_shape(source.shape, operand)
+    return place(source, operand, mesh, _placed_shape(source.shape, operand, Mesh.parse(mesh), pad))
+
+
+def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> jax.Array:
+    """Place an array of the host, of a file, or one that JAX holds; where `shape` is larger, zeros fill the end."""
+    if isinstance(mesh, jax.sharding.AbstractMesh):
+        raise DeviceError(f"mesh {Mesh.parse(mesh)} has no devices to place {operand.name} on: give sw.make_mesh(...)")
+    if isinstance(array, jax.Array):
+        if isinstance(array, jax.core.Tracer) or not array.is_fully_addressable:
+            raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
+        if shape == array.shape:
+            return jax.device_put(array, _sharding(operand, mesh))
+        array = np.asarray(array)
+    check_numeric(array.dtype, operand.name)
+    read = array.read if isinstance(array, Source) else array.__getitem__
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    have = array.shape
+
+    def shard(index: tuple[slice, ...]) -> np.ndarray:
+        bounds = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
+        inside = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(bounds, have, strict=True))
+        part = np.asarray(read(inside), dtype)
+        missing = [b - a - size for (a, b), size in zip(bounds, part.shape, strict=True)]
+        return np.pad(part, [(0, width) for width in missing]) if any(missing) else part
+
+    return jax.make_array_from_callback(shape, _sharding(operand, mesh), shard, dtype=dtype)
+
+
+def check_numeric(dtype: Any, name: str) -> None:
+    """Refuse what is no number."""
+    if np.dtype(dtype).kind not in NUMERIC and not jax.numpy.issubdtype(dtype, np.number):
+        raise ArrayError(f"array {name} has dtype {np.dtype(dtype)}: numbers are needed, as float32 or int8")
+
+
+def _sharding(operand: Operand, mesh: AnyMesh) -> NamedSharding:
+    if operand.layout.unreduced:
+        raise LayoutError(
+            f"{operand} cannot be placed: partial sums come from a computation; place the summands along a dimension "
+            "of their own, as A[N_x, I], and sum over N"
+        )
+    return NamedSharding(mesh, operand.layout.on(Mesh.parse(mesh)).spec)
+
+
+def _placed_shape(shape: tuple[int, ...], operand: Operand, grid: Mesh, pad: bool) -> tuple[int, ...]:
+    padded = []
+    for (dim, axes), size in zip(operand.layout.dims, shape, strict=True):
+        parts = grid.extent(axes)
+        if size % parts and not pad:
+            raise LayoutError(f"array {operand}: {not_divisible(dim, size, axes, grid)}")
+        padded.append(padded_size(size, parts))
+    return tuple(padded)
+
+
+def check_shape(shape: tuple[int, ...], operand: Operand) -> None:
+    """Refuse an array whose rank is not the one written, or that is empty."""
+    if len(shape) != len(operand.dims):
+        raise ArrayError(
+            f"array {operand} has {len(operand.dims)} dimensions as written, but {len(shape)} as given, of shape {shape}"
+        )
+    for dim, size in zip(operand.dims, shape, strict=True):
+        if size == 0:
+            raise ArrayError(f"array {operand.name} is empty: dimension {dim} has size 0, so there is nothing to compute")
+
+
+def _check_axes(operand: Operand, mesh: AnyMesh) -> None:
+    grid = Mesh.parse(mesh)
+    for axis in (*operand.layout.axes, *sorted(operand.layout.unreduced)):
+        if axis not in grid.names:
+            raise LayoutError(f"array {operand}: {grid.unknown(axis)}")
+
+
+# The layout that an array has.
+
+
+def sharding_of(array: Any) -> Any:
+    """The sharding that fixes where an array lives; None where nothing does: on the host, uncommitted, or traced under
+    Auto axes."""
+    if isinstance(array, jax.core.Tracer):
+        sharding = jax.typeof(array).sharding
+        types = sharding.mesh.axis_types
+        return sharding if not sharding.mesh.empty and all(t == AxisType.Explicit for t in types) else None
+    if isinstance(array, jax.Array):
+        return array.sharding if array.committed else None
+    return None
+
+
+def check_layout(sharding: Any, operand: Operand, mesh: AnyMesh) -> None:
+    """Refuse an array that lies otherwise than written; nothing is moved in silence.
+
+    Raises:
+        ArrayError: with the layout it has and the call that moves it.
+    """
+    grid = Mesh.parse(mesh)
+    wanted = operand.layout.on(grid)
+    if isinstance(sharding, NamedSharding) and Mesh.parse(sharding.mesh) == grid and _same_devices(sharding.mesh, mesh):
+        has = Layout.from_spec(sharding.spec, operand.dims).on(grid)
+        if has != wanted:
+            raise ArrayError(
+                f"array {operand.name} is laid out as {operand.name}{has}, and the equation says {operand.name}{wanted}: "
+                f'move it first, sw.reshard({operand.name.lower()}, "{operand.name}{has} -> {operand.name}{wanted}")'
+            )
+        return
+    if isinstance(mesh, jax.sharding.Mesh) and not wanted.unreduced:
+        if sharding.is_equivalent_to(NamedSharding(mesh, wanted.spec), len(operand.dims)):
+            return
+    where = f"on {len(sharding.device_set)} device{'s' if len(sharding.device_set) > 1 else ''} of another mesh"
+    raise ArrayError(
+        f"array {operand.name} lives {where}, and the equation says {operand.name}{wanted} on mesh {grid}: "
+        f'place it first, sw.put({operand.name.lower()}, "{operand.name}{wanted}", mesh)'
+    )
+
+
+def _same_devices(one: Any, other: Any) -> bool:
+    if isinstance(one, jax.sharding.Mesh) and isinstance(other, jax.sharding.Mesh):
+        return one.devices.tolist() == other.devices.tolist()
+    return True
+
+
+def fetch(array: Any) -> np.ndarray:
+    """The whole array on this host, also where other processes hold parts of it (then all must call this)."""
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        replicated = NamedSharding(array.sharding.mesh, jax.sharding.PartitionSpec())
+        return np.asarray(jax.jit(lambda x: x, out_shardings=replicated)(array).addressable_data(0))
+    return np.asarray(array)
+
+
+def padded_sizes(operands: tuple[Operand, ...], sizes: Mapping[str, int], mesh: Mesh) -> dict[str, int]:
+    """The smallest sizes that every layout divides: multiples of the parts into which any of them cuts a dimension."""
+    parts = dict.fromkeys(sizes, 1)
+    for operand in operands:
+        for dim, axes in operand.layout.dims:
+            parts[dim] = math.lcm(parts[dim], mesh.extent(axes))
+    return {dim: padded_size(size, parts[dim]) for dim, size in sizes.items()}

@@ -1,0 +1,251 @@
+"""Running: an equation and arrays become a cached, jitted function, and its result."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.chips import Hardware
+from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, pointed
+from shardwise.layout import Layout, not_divisible
+from shardwise.mesh import Mesh
+from shardwise.notation import Equation, Operand, checked_sizes, parse
+from shardwise.planning.plan import Problem, problem, rank
+from shardwise.program import Program
+from shardwise.runtime.arrays import (
+    check_layout,
+    check_numeric,
+    check_shape,
+    padded_sizes,
+    place,
+    sharding_of,
+)
+from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of
+from shardwise.runtime.lower import Arithmetic, lower
+
+CACHED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What besides equation, mesh and arrays decides a plan and its function; hashable."""
+
+    hardware: Hardware | None = None
+    out: Any = None
+    memory_limit: float | None = None
+    pad: bool = False
+    arithmetic: Arithmetic = Arithmetic()
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What is known of an array before its values: shape, dtype, and the layout or sharding that fixes its place."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Any
+    on_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A planned and jitted function, and the arguments that must be placed before it is called, with their shapes."""
+
+    function: Callable[..., Any]
+    operands: tuple[Operand, ...]
+    mesh: AnyMesh
+    to_place: tuple[tuple[int, tuple[int, ...]], ...]
+
+    def __call__(self, *arrays: Any) -> Any:
+        if self.to_place:
+            placed = list(arrays)
+            for index, shape in self.to_place:
+                placed[index] = place(arrays[index], self.operands[index], self.mesh, shape)
+            arrays = tuple(placed)
+        return self.function(*arrays)
+
+
+def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
+    """Plan, compile and run an equation; plan and executable are cached by everything but the values."""
+    arrays = tuple(map(as_array, arrays))
+    if not isinstance(mesh, AnyMesh):
+        mesh = find_mesh(mesh, arrays)
+    return prepare(text, mesh, options, tuple(map(signature, arrays)))(*arrays)
+
+
+def signature(array: Any) -> Signature:
+    sharding = sharding_of(array)
+    on_host = sharding is None and not isinstance(array, jax.core.Tracer)
+    return Signature(array.shape, array.dtype, sharding, on_host)
+
+
+@functools.lru_cache(maxsize=CACHED)
+def prepare(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Prepared:
+    """Check arrays against the equation, plan, lower and jit."""
+    equation = read_equation(text, mesh, options, given)
+    bound = bind(equation, mesh, options, given)
+    return prepared(rank(bound.task)[0].program, mesh, options, given, bound)
+
+
+def planned_function(task: Problem, program: Program, mesh: AnyMesh) -> Callable[..., Any]:
+    """A program as a function that holds its arguments against the plan, and places those of the host.
+
+    Raises:
+        MeshError: the mesh has other axes than the plan.
+    """
+    grid = Mesh.parse(mesh)
+    if grid != task.mesh:
+        raise MeshError(f"the plan is for mesh {task.mesh}, and the mesh given is {grid}")
+
+    @functools.lru_cache(maxsize=CACHED)
+    def prepare_for(given: tuple[Signature, ...]) -> Prepared:
+        options = Options(task.hardware)
+        bound = bind(task.equation, mesh, options, given)
+        if bound.sizes != task.sizes:
+            wrong = ", ".join(f"{d}={bound.sizes[d]} for {d}={n}" for d, n in task.sizes.items() if bound.sizes[d] != n)
+            raise ArrayError(f"the arrays have other sizes than the plan: {wrong}")
+        return prepared(program, mesh, options, given, bound)
+
+    def function(*arrays: Any) -> Any:
+        arrays = tuple(map(as_array, arrays))
+        return prepare_for(tuple(map(signature, arrays)))(*arrays)
+
+    return function
+
+
+def as_array(array: Any) -> Any:
+    return array if isinstance(array, jax.Array | np.ndarray) else np.asarray(array)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An equation held against arrays: the problem to plan, in padded sizes, and the true sizes."""
+
+    task: Problem
+    sizes: Mapping[str, int]
+
+
+def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Signature, ...], bound: Bound) -> Prepared:
+    """The jitted function of a program for arguments of these signatures."""
+    operands, padded = bound.task.equation.operands, bound.task.sizes
+    same = dict(padded) == dict(bound.sizes)
+    lowered = lower(program, mesh, options.arithmetic, *(() if same else (padded, bound.sizes)))
+    to_place = tuple(
+        (index, tuple(padded[d] if axes else bound.sizes[d] for d, axes in operand.layout.dims))
+        for index, (operand, array) in enumerate(zip(operands, given, strict=True))
+        if array.on_host
+    )
+    return Prepared(jax.jit(lowered), operands, mesh, to_place)
+
+
+def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Bound:
+    """Hold arrays against the equation.
+
+    Raises:
+        ArrayError: their number, rank, dtype or layout is not the one written, or one is empty.
+        NotationError: a dimension with two sizes.
+        LayoutError: a size that its axes do not divide.
+    """
+    if len(given) != len(equation.operands):
+        written = ", ".join(operand.name for operand in equation.operands)
+        raise ArrayError(f"the equation has {len(equation.operands)} operands ({written}), and {len(given)} arrays are given")
+    grid = Mesh.parse(mesh)
+    canonical = equation.on(grid)
+    for operand, array in zip(canonical.operands, given, strict=True):
+        check_shape(array.shape, operand)
+        check_numeric(array.dtype, operand.name)
+    sizes = checked_sizes(canonical, {index: array.shape for index, array in enumerate(given)})
+    stages = (*canonical.operands, *canonical.via, canonical.result)
+    padded = padded_sizes(stages, sizes, grid) if options.pad else sizes
+    for operand in stages:
+        for dim, axes in operand.layout.dims:
+            if padded[dim] % grid.extent(axes):
+                raise LayoutError(f"{operand}: {not_divisible(dim, padded[dim], axes, grid)}")
+    for operand, array in zip(canonical.operands, given, strict=True):
+        if not array.on_host:
+            _check_placed(array, operand, mesh, padded)
+    preferred = options.arithmetic.preferred_element_type
+    task = problem(
+        canonical,
+        padded,
+        grid,
+        options.hardware or hardware_of(mesh, None),
+        jnp.result_type(*(jax.dtypes.canonicalize_dtype(array.dtype) for array in given)).name,
+        None if preferred is None else jnp.dtype(preferred).name,
+        options.memory_limit,
+    )
+    return Bound(task, sizes)
+
+
+def _check_placed(array: Signature, operand: Operand, mesh: AnyMesh, padded: Mapping[str, int]) -> None:
+    if array.sharding is not None:
+        check_layout(array.sharding, operand, mesh)
+    for (dim, axes), size in zip(operand.layout.dims, array.shape, strict=True):
+        if axes and padded[dim] != size:
+            raise ArrayError(
+                f"array {operand.name} is split over {', '.join(axes)} already, with {size} of {dim}, which the equation "
+                f"needs padded to {padded[dim]}: give it as a host array, or place it with that size"
+            )
+
+
+# Two ways to write an equation.
+
+
+def read_equation(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Equation:
+    """Read the notation, or the short form `ij,jk->ik`, whose layouts are those of the arrays.
+
+    Raises:
+        NotationError: it is neither; or `out` is given beside a result that says its layout already.
+    """
+    if not isinstance(text, str) or "[" in text or not re.fullmatch(r"[\s\w,]*(->|→)?[\s\w]*", text) or not text.strip():
+        if options.out is not None:
+            raise NotationError(f"out={options.out!r} is given, but {text!r} says the result's layout already: drop out")
+        return parse(text)
+    return _from_short_form(text, Mesh.parse(mesh), options.out, given)
+
+
+def _from_short_form(text: str, grid: Mesh, out: Any, given: tuple[Signature, ...]) -> Equation:
+    compact = "".join(text.split()).replace("→", "->")
+    if "->" not in compact:
+        raise NotationError(pointed(text, len(text.rstrip()), "missing arrow", "say what is wanted: ij,jk->ik"))
+    left, right = compact.split("->")
+    terms = left.split(",")
+    if len(terms) != len(given):
+        raise ArrayError(f"{text!r} has {len(terms)} operands, and {len(given)} arrays are given")
+    operands = []
+    for index, (term, array) in enumerate(zip(terms, given, strict=True)):
+        name = _name(index)
+        if len(term) != len(array.shape):
+            raise ArrayError(f"operand {term!r} has {len(term)} dimensions, and its array has shape {array.shape}")
+        if array.sharding is None and not array.on_host:
+            raise NotationError(
+                f"{text!r} reads layouts off the arrays, but inside jit under Auto axes operand {term!r} shows none: "
+                "write the layouts, as A[I_x, J], or use Explicit axes"
+            )
+        spec = array.sharding.spec if isinstance(array.sharding, NamedSharding) else ()
+        operands.append(Operand(name, Layout.from_spec(spec, list(term)).on(grid)))
+    layout = Layout.from_spec((), list(right)) if out is None else _out_layout(out, right)
+    result = Operand(_name(len(terms)), layout, frozenset(right) if out is None else frozenset())
+    shown = " · ".join(map(str, operands)) + f" -> {result}"
+    return parse(shown)
+
+
+def _out_layout(out: Any, dims: str) -> Layout:
+    if isinstance(out, PartitionSpec):
+        return Layout.from_spec(out, list(dims))
+    layout = Layout.parse(out)
+    if layout.names != tuple(dims):
+        raise NotationError(f"out={str(out)!r} has dimensions {', '.join(layout.names)}, and the result has {', '.join(dims)}")
+    return layout
+
+
+def _name(index: int) -> str:
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[index % 26] + "'" * (index // 26)
