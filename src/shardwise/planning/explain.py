@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Problem
+from shardwise.planning.plan import Candidate, Problem, Ranking
 from shardwise.program import Einsum, Program, Slice, consumed, describe, kind, touched
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -144,3 +145,28 @@ def steps_text(candidate: Candidate) -> list[str]:
 
 def _words(text: str) -> str:
     return "local einsum" if text.startswith("einsum") else text.split(" to [")[0]
+
+
+def facts(ranked: Ranking) -> dict[str, Any]:
+    """A plan as plain data: seconds, bytes and FLOPs of each candidate, and its steps in words."""
+    task = ranked.task
+    return {
+        "equation": str(task.equation),
+        "sizes": dict(task.sizes),
+        "mesh": dict(task.mesh.axes),
+        "hardware": task.hardware.name,
+        "dtype": task.dtype,
+        "candidates": [
+            {
+                "steps": [describe(step) for step in candidate.program.steps],
+                "result": str(candidate.program.result),
+                "seconds": candidate.estimate.seconds,
+                "communication_seconds": candidate.estimate.communication_seconds,
+                "flops": candidate.estimate.flops,
+                "redundancy": candidate.estimate.redundancy,
+                "wire_bytes": {f"{kind} {','.join(axes)}": n for (kind, axes), n in candidate.estimate.wire_bytes.items()},
+                "peak_memory_bytes": candidate.estimate.peak_memory_bytes,
+            }
+            for candidate in ranked
+        ],
+    }
