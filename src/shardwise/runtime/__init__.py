@@ -1,0 +1,1 @@
+"""Action: devices, arrays, files, and the lowering of programs to JAX."""
