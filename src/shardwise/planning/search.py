@@ -270,14 +270,15 @@ class Search:
     def backward(self, space: Space, sources: Iterable[State], wanted: Iterable[State]) -> dict[State, list[Label]]:
         """For every layout from which a wanted one can be reached: labels of the way there."""
         into: dict[State, list[tuple[float, float, State, Move]]] = {}
-        seen = set(sources)
+        # In the order met, never that of a set: processes that plan alone must settle ties alike.
+        seen = dict.fromkeys(sources)
         queue = list(seen)
         while queue:
             state = queue.pop()
             for seconds, live, after, move in space.edges(state):
                 into.setdefault(after, []).append((seconds, live, state, move))
                 if after not in seen:
-                    seen.add(after)
+                    seen[after] = None
                     queue.append(after)
         count = itertools.count()
         heap = [(0.0, next(count), state, Label(0.0, 0.0, 0.0, None)) for state in wanted if state in seen]
