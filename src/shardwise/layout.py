@@ -33,6 +33,8 @@ class Layout:
     unreduced: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        if isinstance(self.dims, str):
+            raise LayoutError(f"a layout is read from text by Layout.parse({self.dims!r})")
         owner: dict[str, str] = {}
         names = self.names
         for dim, axes in self.dims:

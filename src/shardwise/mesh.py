@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -116,6 +117,6 @@ def _checked(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
     for name, size in items:
         if not isinstance(name, str) or not AXIS_NAME.fullmatch(name):
             raise MeshError(f"{name!r} cannot name a mesh axis: use letters, as in {{'x': 4}}")
-        if isinstance(size, bool) or not isinstance(size, int):
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise MeshError(f"{size!r} is no size for mesh axis {name}: give the number of devices as an int")
-        yield name, size
+        yield name, operator.index(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,10 @@ class Timing:
 
 
 def interleaved(functions: Mapping[str, Callable[[], Any]], runs: int = 7, rest_after: float = 0.0) -> dict[str, Timing]:
-    """Time functions in turn, A B C A B C ..., after one run of each that compiles and is not counted.
+    """Time functions in turn, in another order every time, after one run of each that compiles and is not counted.
+
+    Right before each counted run the same function runs uncounted: memory that the one before gave back, and caches
+    that it filled, are then no longer the next one's burden.
 
     Args:
         functions: called without arguments; their results are waited for.
@@ -45,15 +49,17 @@ def interleaved(functions: Mapping[str, Callable[[], Any]], runs: int = 7, rest_
     """
     for function in functions.values():
         jax.block_until_ready(function())
+    order = list(functions)
+    shuffled = random.Random(0)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     started = time.perf_counter()
     for turn in range(runs):
-        for name, function in functions.items():
+        shuffled.shuffle(order)
+        for name in order:
+            jax.block_until_ready(functions[name]())
             begin = time.perf_counter()
-            result = function()
-            jax.block_until_ready(result)
+            jax.block_until_ready(functions[name]())
             taken[name].append(time.perf_counter() - begin)
-            del result
         if rest_after and turn >= 2 and time.perf_counter() - started > rest_after:
             break
     return {name: Timing(tuple(seconds)) for name, seconds in taken.items()}
@@ -80,7 +86,10 @@ def automatic(equation: Equation, mesh: jax.sharding.Mesh) -> tuple[dict[str, Ca
     def constrained(*arrays: Any) -> Any:
         return jax.lax.with_sharding_constraint(whole(*arrays), out)
 
-    functions = {"constraint": jax.jit(constrained), "out_shardings": jax.jit(whole, out_shardings=out)}
+    functions: dict[str, Callable[..., Any]] = {
+        "constraint": jax.jit(constrained),
+        "out_shardings": jax.jit(whole, out_shardings=out),
+    }
     return functions, lambda *arrays: [jax.device_put(a, s) for a, s in zip(arrays, ins, strict=True)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Problem, Ranking
-from shardwise.program import Einsum, Program, Slice, consumed, describe, kind, touched
+from shardwise.program import AllGather, Einsum, Program, ReduceScatter, Slice, consumed, describe, kind, touched
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -44,14 +44,15 @@ def summary(program: Program) -> str:
 
     >>> from shardwise.layout import Layout; from shardwise.mesh import Mesh; from shardwise.program import AllGather
     >>> summary(Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A"))
-    'all-gather A over x'
+    'all-gather A over x (I)'
     """
     words = []
     for step in program.steps:
         if isinstance(step, Einsum):
             words.append("multiply" if len(step.operands) > 1 else "sum")
         else:
-            words.append(f"{kind(step)} {step.array} over {','.join(step.axes)}")
+            dims = f" ({step.dim})" if isinstance(step, AllGather | ReduceScatter | Slice) else ""
+            words.append(f"{kind(step)} {step.array} over {','.join(step.axes)}{dims}")
     return ", then ".join(words) or "nothing to do"
 
 

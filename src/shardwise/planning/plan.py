@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from shardwise.planning.graph import State, layouts, state_of, step_of
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
 from shardwise.program import Einsum, Program, Step
 
-KEPT = 12
+KEPT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class Candidate:
 
     program: Program
     estimate: Estimate
+
+    def __str__(self) -> str:
+        from shardwise.planning.explain import steps_text
+
+        return "\n".join(steps_text(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ def problem(
         raise PlanError(f"unknown dtype {dtype!r}: use one of {', '.join(sorted(ITEM_BYTES))}")
     if memory_limit is not None and not memory_limit > 0:
         raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
-    ordered = {dim: int(sizes[dim]) for dim in canonical.dims}
+    ordered = {dim: operator.index(sizes[dim]) for dim in canonical.dims}
     return Problem(canonical, ordered, grid, hardware(hardware_name or "cpu"), dtype, accumulated, memory_limit)
 
 
@@ -71,7 +77,7 @@ def _check_sizes(equation: Equation, sizes: Mapping[str, int]) -> None:
         if dim not in sizes:
             raise PlanError(f"no size is given for dimension {dim}: add it, as in sizes={{{dim!r}: 1024}}")
         size = sizes[dim]
-        if isinstance(size, bool) or not isinstance(size, int):
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise PlanError(f"dimension {dim} has size {size!r}: a size is a whole number of elements")
         if size < 1:
             raise PlanError(f"dimension {dim} has size {size}: there is nothing to compute; every size is at least 1")
@@ -247,4 +253,7 @@ class Ranking:
         return explain(self.task, self.candidates)
 
     def __str__(self) -> str:
+        return self.explain()
+
+    def __repr__(self) -> str:
         return self.explain()

@@ -56,8 +56,9 @@ class Check:
 def check(function: Callable[..., Any], reference: Callable[..., Any], *args: Any, gradients: bool = False) -> Check:
     """Compare a function with its reference on the same arguments.
 
-    The tolerance of a leaf is relative to its largest value: 50 times the epsilon of its dtype and the square root of
-    its arguments' largest dimension, for sums in another order; integers must be equal. Replicas must agree bit by bit.
+    The tolerance of a leaf is relative to its largest value: 8 times the epsilon of its dtype, for rounding, and 8 times
+    that of float32 (or finer) times the square root of the arguments' largest dimension, for sums in another order.
+    Integers must be equal, NaN and infinities stand in the same places, and replicas agree bit by bit.
 
     >>> bool(check(lambda x: x @ x.T, lambda x: np.einsum("ij,kj->ik", x, x), np.arange(6.0).reshape(2, 3)))
     True
@@ -98,7 +99,7 @@ def _gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 def _compared(what: str, got: Any, wanted: Any, largest: int) -> list[Leaf]:
     got_leaves = jax.tree_util.tree_leaves_with_path(got)
     wanted_leaves = jax.tree_util.tree_leaves_with_path(wanted)
-    if [path for path, _ in got_leaves] != [path for path, _ in wanted_leaves]:
+    if jax.tree.structure(got) != jax.tree.structure(wanted):
         note = f"structure {jax.tree.structure(got)} where the reference has {jax.tree.structure(wanted)}"
         return [Leaf(what, float("inf"), 0.0, True, note)]
     return [
@@ -118,7 +119,10 @@ def _leaf(name: str, got: Any, wanted: Any, largest: int) -> Leaf:
         return Leaf(name, float("inf"), 0.0, replicas, "NaN stands in other places than in the reference")
     exact = not jnp.issubdtype(one.dtype, jnp.inexact)
     error, scale = _largest(one, other, exact)
-    allowed = 0.0 if exact else 50 * float(jnp.finfo(one.dtype).eps) * largest**0.5 * scale
+    if exact:
+        return Leaf(name, error, 0.0, replicas)
+    own = float(jnp.finfo(one.dtype).eps)
+    allowed = 8 * (own + min(own, float(jnp.finfo("float32").eps)) * largest**0.5) * scale
     return Leaf(name, error, allowed, replicas)
 
 

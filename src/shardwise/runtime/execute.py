@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -42,7 +42,7 @@ class Options:
     out: Any = None
     memory_limit: float | None = None
     pad: bool = False
-    arithmetic: Arithmetic = Arithmetic()
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,13 @@ def prepare(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, 
     return prepared(rank(bound.task)[0].program, mesh, options, given, bound)
 
 
-def planned_function(task: Problem, program: Program, mesh: AnyMesh) -> Callable[..., Any]:
+def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[..., Any]:
     """A program as a function that holds its arguments against the plan, and places those of the host.
 
     Raises:
         MeshError: the mesh has other axes than the plan.
     """
+    mesh = find_mesh(mesh)
     grid = Mesh.parse(mesh)
     if grid != task.mesh:
         raise MeshError(f"the plan is for mesh {task.mesh}, and the mesh given is {grid}")
@@ -162,6 +163,8 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     for operand, array in zip(canonical.operands, given, strict=True):
         check_shape(array.shape, operand)
         check_numeric(array.dtype, operand.name)
+        if array.dtype == bool and (len(given) > 1 or canonical.contracted or operand.layout.unreduced):
+            raise ArrayError(f"array {operand.name} is of bool, which has no sums: convert it, as with .astype('int32')")
     sizes = checked_sizes(canonical, {index: array.shape for index, array in enumerate(given)})
     stages = (*canonical.operands, *canonical.via, canonical.result)
     padded = padded_sizes(stages, sizes, grid) if options.pad else sizes

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import ml_dtypes  # also makes its names known to NumPy, from which safetensors asks for "bfloat16"
 import numpy as np
@@ -77,7 +77,7 @@ def _mapped(file: IO[bytes], block: _Block) -> Opened:
         if block.end == block.offset:
             values = np.empty(block.shape, block.native)  # an empty map cannot be made
         else:
-            values = np.memmap(file, block.dtype, "r", block.offset, block.shape, block.order)
+            values = np.memmap(cast("Any", file), block.dtype, "r", block.offset, block.shape, block.order)
     except (ValueError, OverflowError) as error:  # 65 dimensions, or an empty one beside one of 2**64
         raise FileError(f"NumPy has no arrays of the shape {block.shape} ({error}); save it in another shape") from None
     return block.shape, block.native, functools.partial(_copy, lambda: values)
