@@ -148,12 +148,13 @@ def write(rows: list[dict[str, Any]]) -> None:
 
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "contractions.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    made_with = f"JAX {jax.__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} cores, float32"
     head = (
         "# Planned contractions on simulated devices\n\n"
-        f"Made by `make bench`: JAX {jax.__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} cores, float32; "
-        "medians of interleaved runs. *constraint* and *out_shardings* are the two ways to ask `jax.jit` for the result's layout; the "
-        "compiler's choices differ between them. *Regret* is how much slower the chosen program is than the fastest of all "
-        "candidates, each run by itself.\n\n![Time of jax.jit over the plan's](contractions.svg)\n\n"
+        f"Made by `make bench`: {made_with}; medians of interleaved runs. *constraint* and *out_shardings* are the two "
+        "ways to ask `jax.jit` for the result's layout; the compiler's choices differ between them. *Regret* is how much "
+        "slower the chosen program is than the fastest of all candidates, each run by itself.\n\n"
+        "![Time of jax.jit over the plan's](contractions.svg)\n\n"
     )
     (FOLDER / "contractions.md").write_text(head + report(rows) + "\n")
     draw(rows)

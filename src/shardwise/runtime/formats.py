@@ -77,7 +77,7 @@ def _mapped(file: IO[bytes], block: _Block) -> Opened:
         if block.end == block.offset:
             values = np.empty(block.shape, block.native)  # an empty map cannot be made
         else:
-            values = np.memmap(cast("Any", file), block.dtype, "r", block.offset, block.shape, block.order)
+            values: np.ndarray = cast("Any", np.memmap)(file, block.dtype, "r", block.offset, block.shape, block.order)
     except (ValueError, OverflowError) as error:  # 65 dimensions, or an empty one beside one of 2**64
         raise FileError(f"NumPy has no arrays of the shape {block.shape} ({error}); save it in another shape") from None
     return block.shape, block.native, functools.partial(_copy, lambda: values)
