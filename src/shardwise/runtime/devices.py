@@ -44,8 +44,8 @@ def make_mesh(
 ) -> jax.sharding.Mesh:
     """Make a JAX mesh from `"x=4, y=2"` or `{"x": 4, "y": 2}`.
 
-    >>> make_mesh("x=4, y=2").shape
-    OrderedDict({'x': 4, 'y': 2})
+    >>> dict(make_mesh("x=4, y=2").shape)
+    {'x': 4, 'y': 2}
 
     Args:
         devices: the devices, in mesh order; by default the first of `jax.devices()`.
