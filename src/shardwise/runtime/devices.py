@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,12 @@ from jax.sharding import AxisType, NamedSharding
 from shardwise.chips import Hardware, hardware
 from shardwise.errors import DeviceError, MeshError
 from shardwise.mesh import Mesh
+
+# Seconds until a CPU collective that lacks a device is reported as stuck, and until it ends the process.
+PATIENCE = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
+    "xla_cpu_collective_call_terminate_timeout_seconds": 600,
+}
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -27,6 +34,7 @@ def simulate(n: int) -> None:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise DeviceError(f"simulate({n!r}): give the number of devices, at least 1")
+    set_patience()
     try:
         jax.config.update("jax_num_cpu_devices", n)
         jax.config.update("jax_platforms", "cpu")
@@ -37,6 +45,17 @@ def simulate(n: int) -> None:
                 f"simulate({n}): JAX has started already with {have} {jax.devices()[0].platform} "
                 f"device{'s' if have > 1 else ''}: call sw.simulate({n}) before the first use of JAX, in a new process"
             ) from None
+
+
+def set_patience() -> None:
+    """Let simulated devices wait for each other: they share cores, so one may come minutes after another.
+
+    XLA ends a process whose CPU collectives wait for longer than a time-out that suits devices with cores of their own.
+    What the user's XLA_FLAGS say already stays as it is.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [f"--{name}={seconds}" for name, seconds in PATIENCE.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
 
 
 def make_mesh(
