@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.chips import Hardware, hardware
-from shardwise.errors import PlanError
+from shardwise.errors import PlanError, did_you_mean
+from shardwise.layout import check_mapping, checked_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.cost import ITEM_BYTES, Costs, Estimate, estimate
@@ -55,29 +57,32 @@ def problem(
     """
     grid = Mesh.parse(mesh)
     canonical = equation.on(grid)
-    _check_sizes(canonical, sizes)
+    sizes = _checked_sizes(canonical, sizes)
     for operand in (*canonical.operands, *canonical.via, canonical.result):
         operand.layout.shard_shape(sizes, grid)
     if dtype not in ITEM_BYTES:
-        raise PlanError(f"unknown dtype {dtype!r}: use one of {', '.join(sorted(ITEM_BYTES))}")
-    if memory_limit is not None and not memory_limit > 0:
-        raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
-    ordered = {dim: int(sizes[dim]) for dim in canonical.dims}
-    return Problem(canonical, ordered, grid, hardware(hardware_name or "cpu"), dtype, accumulated, memory_limit)
+        known = ", ".join(sorted(ITEM_BYTES))
+        raise PlanError(f"unknown dtype {dtype!r}: use one of {known}{did_you_mean(dtype, ITEM_BYTES)}")
+    if memory_limit is not None:
+        if isinstance(memory_limit, bool) or not isinstance(memory_limit, numbers.Real):
+            raise PlanError(f"a memory limit of {memory_limit!r} is no number: give the bytes of one device, as 16e9")
+        if not memory_limit > 0:
+            raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
+    chip = hardware("cpu" if hardware_name is None else hardware_name)
+    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit)
 
 
-def _check_sizes(equation: Equation, sizes: Mapping[str, int]) -> None:
+def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The size of every dimension, in the equation's order."""
+    check_mapping(sizes, PlanError)
+    for dim in sizes:
+        if dim not in equation.dims:
+            have = f"it has {', '.join(equation.dims) or 'none'}{did_you_mean(str(dim), equation.dims)}"
+            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: {have}")
     for dim in equation.dims:
         if dim not in sizes:
             raise PlanError(f"no size is given for dimension {dim}: add it, as in sizes={{{dim!r}: 1024}}")
-        size = sizes[dim]
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise PlanError(f"dimension {dim} has size {size!r}: a size is a whole number of elements")
-        if size < 1:
-            raise PlanError(f"dimension {dim} has size {size}: there is nothing to compute; every size is at least 1")
-    for dim in sizes:
-        if dim not in equation.dims:
-            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: it has {', '.join(equation.dims)}")
+    return {dim: checked_size(dim, sizes[dim], PlanError) for dim in equation.dims}
 
 
 def rank(task: Problem) -> tuple[Candidate, ...]:
