@@ -95,8 +95,19 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
     stages = [*task.equation.via, task.equation.result]
     ranked = _rank_stage(task, task.equation.operands, stages[0])
     for stage in stages[1:]:
-        ranked = tuple(itertools.islice(_continued(task, ranked, stage), KEPT))
+        passed = list(_continued(task, ranked, stage))
+        ranked = tuple(itertools.islice((each for each in passed if _fits(task, each)), KEPT))
+        if not ranked:
+            would = min(candidate.estimate.peak_memory_bytes for candidate in passed)
+            raise PlanError(
+                f"no program that goes on to {stage} fits in {task.memory_limit:,.0f} bytes of memory a device: "
+                f"{would:,.0f} bytes would do"
+            )
     return tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds))
+
+
+def _fits(task: Problem, candidate: Candidate) -> bool:
+    return task.memory_limit is None or candidate.estimate.peak_memory_bytes <= task.memory_limit
 
 
 def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> Iterator[Candidate]:
@@ -107,9 +118,7 @@ def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> 
         for onward in _rank_stage(later, (here,), stage)[:3]:
             steps = tuple(_renamed(step, onward.program.output, candidate.program.output) for step in onward.program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
-            priced = _price(task, joined)
-            if task.memory_limit is None or priced.estimate.peak_memory_bytes <= task.memory_limit:
-                yield priced
+            yield _price(task, joined)
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:
@@ -180,12 +189,15 @@ def _fail(
     if task.memory_limit is not None:
         least = min(Search(costs, task.sizes, frontier=True).least_memory(tree, wanted) for tree in searched)
         if math.isfinite(least):
+            onward = f" as far as {result}" if task.equation.via else ""
             raise PlanError(
-                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device: the least that would do is "
+                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device{onward}: the least that would do is "
                 f"{inputs + least:,.0f} bytes (the inputs alone are {inputs:,.0f})"
             )
-    made = "partial sums come only from a sum over a dimension that is split" if result.layout.unreduced else ""
-    raise PlanError(f"no program leads to {result}{': ' + made if made else ''}")
+    why = ""
+    if result.layout.unreduced:
+        why = ": partial sums come only from a sum over a dimension that is split; ask for the result without {U...}"
+    raise PlanError(f"no program leads to {result}{why}")
 
 
 # Writing a program down.
