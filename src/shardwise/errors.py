@@ -83,6 +83,15 @@ def _columns(text: str) -> int:
     )
 
 
+def counted(count: int, noun: str) -> str:
+    """Say a number of things.
+
+    >>> counted(1, "array"), counted(2, "array")
+    ('1 array', '2 arrays')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the nearest known word, or nothing.
 

@@ -77,7 +77,9 @@ class Layout:
             given = [spec] if isinstance(spec, str) else getattr(spec, "partitions", spec)
             entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in given]
         except TypeError:
-            raise LayoutError(f"{spec!r} is no PartitionSpec that fixes a layout: write it as PartitionSpec('x', None)") from None
+            raise LayoutError(
+                f"{spec!r} is no PartitionSpec that fixes a layout: write it as PartitionSpec('x', None)"
+            ) from None
         if dims is None:
             dims = _fresh_names(len(entries))
         names = [d.strip() for d in dims.split(",") if d.strip()] if isinstance(dims, str) else list(dims)

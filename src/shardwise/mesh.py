@@ -102,7 +102,9 @@ def _parse_axes(text: str) -> Iterator[tuple[str, int]]:
     while position < len(text.rstrip()):
         entry = _ENTRY.match(text, position)
         if entry is None:
-            raise MeshError(pointed(text, position, "not a mesh", "write each axis as name=size, with commas between: 'x=4, y=2'"))
+            raise MeshError(
+                pointed(text, position, "not a mesh", "write each axis as name=size, with commas between: 'x=4, y=2'")
+            )
         name, size = entry["name"], entry["size"]
         if not AXIS_NAME.fullmatch(name):
             raise MeshError(pointed(text, entry.start("name"), f"{name!r} cannot name an axis", "use letters: x=4"))

@@ -54,7 +54,7 @@ class Check:
 def check(function: Callable[..., Any], reference: Callable[..., Any], *args: Any, gradients: bool = False) -> Check:
     """Compare a function with its reference on the same arguments.
 
-    The tolerance of a leaf is relative to its largest value: 50 times the epsilon of its dtype and the square root of
+    Equal NaNs and equal infinities at equal places are equal. The tolerance of a leaf is relative to its largest value: 50 times the epsilon of its dtype and the square root of
     its arguments' largest dimension, for sums in another order; integers must be equal. Replicas must agree bit by bit.
 
     >>> bool(check(lambda x: x @ x.T, lambda x: np.einsum("ij,kj->ik", x, x), np.arange(6.0).reshape(2, 3)))
@@ -108,15 +108,21 @@ def _compared(what: str, got: Any, wanted: Any, largest: int) -> list[Leaf]:
 def _leaf(name: str, got: Any, wanted: Any, largest: int) -> Leaf:
     replicas = replicas_equal(got)
     one, other = fetch(got), np.asarray(wanted)
+    for side in (one, other):
+        if not jax.dtypes.issubdtype(side.dtype, np.number) and side.dtype != bool:
+            return Leaf(name, float("inf"), 0.0, replicas, f"dtype {side.dtype}, which holds no numbers to compare")
     if one.shape != other.shape:
         return Leaf(name, float("inf"), 0.0, replicas, f"shape {one.shape} where the reference has {other.shape}")
     if not one.size:
         return Leaf(name, 0.0, 0.0, replicas)
     wide = np.complex128 if one.dtype.kind == "c" else np.float64
     one, other, dtype = one.astype(wide), other.astype(wide), one.dtype
-    if not np.array_equal(np.isfinite(one), np.isfinite(other)):
-        return Leaf(name, float("inf"), 0.0, replicas, "one has NaN or infinity where the other has none")
     finite = np.isfinite(other)
+    if not np.array_equal(np.isfinite(one), finite):
+        return Leaf(name, float("inf"), 0.0, replicas, "one has NaN or infinity where the other has none")
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return Leaf(name, float("inf"), 0.0, replicas, "one has NaN or an infinity where the other has another")
+    one, other = np.where(finite, one, 0), np.where(finite, other, 0)
     error = float(np.max(np.abs(one - other), where=finite, initial=0.0))
     scale = float(np.max(np.abs(other), where=finite, initial=0.0))
     exact = not jnp.issubdtype(dtype, jnp.inexact)
