@@ -121,6 +121,21 @@ def find_mesh(mesh: Any, arrays: Iterable[Any] = ()) -> AnyMesh:
     )
 
 
+def refuse_manual() -> None:
+    """Refuse to run inside `jax.shard_map`: along its axes arrays are shards of one device, and no layout says which.
+
+    Raises:
+        MeshError: an axis of the mesh in force is manual.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    manual = [name for name, kind in zip(context.axis_names, context.axis_types, strict=True) if kind == AxisType.Manual]
+    if manual:
+        raise MeshError(
+            f"inside jax.shard_map arrays are shards over {', '.join(manual)} already: call Shardwise outside of it, "
+            "or multiply the shards with jnp.einsum and combine them with jax.lax.psum"
+        )
+
+
 def hardware_of(mesh: AnyMesh, name: str | Hardware | None) -> Hardware:
     """The hardware to reckon with: the one named, or the one that the mesh's devices are.
 

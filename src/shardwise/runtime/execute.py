@@ -30,7 +30,7 @@ from shardwise.runtime.arrays import (
     place,
     sharding_of,
 )
-from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of
+from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of, refuse_manual
 from shardwise.runtime.lower import Arithmetic, lower
 
 CACHED = 512
@@ -81,6 +81,7 @@ def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
         parse(text)  # says what an equation is
     arrays = tuple(map(as_array, arrays))
     _check_options(options)
+    refuse_manual()
     if not isinstance(mesh, AnyMesh):
         mesh = find_mesh(mesh, arrays)
     return prepare(text, mesh, options, tuple(map(signature, arrays)))(*arrays)
@@ -95,6 +96,7 @@ def signature(array: Any) -> Signature:
 @functools.lru_cache(maxsize=CACHED)
 def prepare(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Prepared:
     """Check arrays against the equation, plan, lower and jit."""
+    _check_precision(options.arithmetic.precision)
     equation = read_equation(text, mesh, options, given)
     bound = bind(equation, mesh, options, given)
     return prepared(rank(bound.task)[0].program, mesh, options, given, bound)
@@ -122,6 +124,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
 
     def function(*arrays: Any) -> Any:
         arrays = tuple(map(as_array, arrays))
+        refuse_manual()
         return prepare_for(tuple(map(signature, arrays)))(*arrays)
 
     return function
@@ -197,6 +200,14 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
         options.memory_limit,
     )
     return Bound(task, sizes)
+
+
+def _check_precision(precision: Any) -> None:
+    one = jax.ShapeDtypeStruct((1,), jnp.float32)
+    try:
+        jax.eval_shape(functools.partial(jnp.dot, precision=precision), one, one)
+    except (TypeError, ValueError):
+        raise PlanError(f"precision={precision!r} is none: give a jax.lax.Precision, as 'highest'") from None
 
 
 def _dtype_name(dtype: Any) -> str | None:
