@@ -12,7 +12,8 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse, parse_operand
 from shardwise.pictures.placement import Placement
-from shardwise.planning.plan import Ranking, problem, rank
+from shardwise.planning.plan import Candidate, Ranking, problem, rank
+from shardwise.program import Program
 
 if TYPE_CHECKING:
     import jax
@@ -32,8 +33,8 @@ class Plan(Ranking):
 
         return source(self.best.program, str(self.task.equation))
 
-    def function(self, mesh: jax.sharding.Mesh) -> Callable[..., jax.Array]:
-        """The best program as a function of arrays on a mesh: jitted, differentiable, and usable inside `jax.jit`.
+    def function(self, mesh: jax.sharding.Mesh, candidate: Candidate | None = None) -> Callable[..., jax.Array]:
+        """The best program, or another candidate, as a function of arrays on a mesh: jitted and differentiable.
 
         Raises:
             MeshError: the mesh has other axes than the one planned for.
@@ -43,7 +44,7 @@ class Plan(Ranking):
 
         given = {"equation": self.task.equation, "mesh": mesh}
         with _context(**given):
-            planned = planned_function(self.task, self.best.program, mesh)
+            planned = planned_function(self.task, (candidate or self.best).program, mesh)
 
         def function(*arrays: Any) -> jax.Array:
             with _context(arrays=arrays, **given):
@@ -159,7 +160,7 @@ def put(array: Any, layout: str | Layout, mesh: Any = None, *, pad: bool = False
         return arrays.put(array, layout, find_mesh(mesh), pad=pad)
 
 
-def show(x: Any, mesh: Any = None) -> Placement | Plan:
+def show(x: Any, mesh: Any = None) -> Placement | Plan | Candidate | Program:
     """Show where an array lives, or a plan: prints it, and returns what was printed.
 
     >>> import numpy as np, shardwise as sw
@@ -172,7 +173,7 @@ def show(x: Any, mesh: Any = None) -> Placement | Plan:
     0       0:2    2
     1       2:4    2
     """
-    if isinstance(x, Plan | Placement):
+    if isinstance(x, Plan | Placement | Candidate | Program):
         shown = x
     elif isinstance(x, str | Layout):
         with _context(layout=x, mesh=mesh):

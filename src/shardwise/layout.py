@@ -34,6 +34,8 @@ class Layout:
     unreduced: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        if isinstance(self.dims, str):
+            raise LayoutError(f"a layout is read from text by Layout.parse({self.dims!r})")
         owner: dict[str, str] = {}
         names = self.names
         for dim, axes in self.dims:
@@ -209,7 +211,8 @@ def not_divisible(dim: str, size: int, axes: Iterable[str], mesh: Mesh) -> str:
     padded = padded_size(size, parts)
     return (
         f"dimension {dim} has size {size}, which mesh {'axes' if len(names) > 1 else 'axis'} {along} "
-        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded} (in sw.put and sw.einsum), or use another layout"
+        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded} (in sw.put and sw.einsum), "
+        "or use another layout"
     )
 
 

@@ -122,6 +122,23 @@ def parse_operand(text: str) -> Operand:
     return Operand(match[0] if match else "A", parse_layout(text))
 
 
+def parse_sizes(text: str) -> dict[str, int]:
+    """Read `I=16384,J=1024`.
+
+    >>> parse_sizes("I=16384, J=1024")
+    {'I': 16384, 'J': 1024}
+    """
+    sizes = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or not value.strip().lstrip("-").isdecimal():
+            raise NotationError(f"sizes {text!r}: {part!r} is no size; write I=16384,J=1024")
+        if name.strip() in sizes:
+            raise NotationError(f"sizes {text!r}: dimension {name.strip()} has two sizes; give one")
+        sizes[name.strip()] = int(value)
+    return sizes
+
+
 def checked_sizes(equation: Equation, shapes: Mapping[int, tuple[int, ...]]) -> dict[str, int]:
     """Give every dimension its one size from the operands' shapes.
 

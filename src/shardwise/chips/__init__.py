@@ -60,7 +60,9 @@ class Memory:
     bytes_per_s: Figure
     fresh_bytes_per_s: Figure  # writing to memory that the system must map first
     fresh_from_bytes: Figure  # buffers of this size on are mapped anew
-    launch_seconds: Figure  # for each device that takes part
+    turned_bytes_per_s: Figure  # turning an array's dimensions: collectives work on the first one only
+    launch_seconds: Figure  # of a collective, for each device
+    local_seconds: Figure  # of a local step, for each device
 
 
 Links = Torus | Switch | Memory

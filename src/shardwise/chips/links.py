@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -15,6 +16,7 @@ from shardwise.chips import Hardware, Memory, Switch, Torus
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
+Pricer = Callable[[float, float], float]
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 
 
@@ -51,20 +53,25 @@ def collective_seconds(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in
     >>> round(gather * 1e3, 2)                       # 2**30 bytes * 15/16 over two links of 4.5e10 bytes/s
     11.18
     """
+    return pricer(kind, hardware, mesh, axes)(in_bytes, out_bytes)
+
+
+def pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes) -> Pricer:
+    """The time of one collective over mesh axes, as a function of the bytes of a shard before and after."""
+    if kind not in COLLECTIVES:
+        raise AssertionError(f"unknown collective {kind}")
+    axes = tuple(axis for axis in axes if mesh.axis_size(axis) > 1)
+    if not axes:
+        return lambda in_bytes, out_bytes: 0.0
     match hardware.links:
         case Torus() as torus:
-            return _torus_seconds(kind, torus, hardware, mesh, axes, in_bytes, out_bytes)
+            return _torus_pricer(kind, torus, hardware, mesh, axes)
         case Switch() as switch:
-            return _switch_seconds(kind, switch, mesh, axes, in_bytes, out_bytes)
+            return _switch_pricer(kind, switch, mesh, axes)
         case Memory() as memory:
-            return _memory_seconds(kind, memory, mesh, axes, in_bytes, out_bytes)
+            return _memory_pricer(kind, memory, mesh)
         case _:
             assert_never(hardware.links)
-
-
-def gathered_bytes(kind: str, n: int, in_bytes: float, out_bytes: float) -> float:
-    """V: the bytes of a group's shards side by side (for a reduction: of one summand)."""
-    return {"all-gather": out_bytes, "all-to-all": in_bytes * n, "collective-permute": in_bytes * n}.get(kind, in_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,58 +135,47 @@ def _parts(size: int, dimensions: int, longest: int) -> list[int]:
     return [*parts, size]
 
 
-def _torus_seconds(
-    kind: str, torus: Torus, hardware: Hardware, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float
-) -> float:
+def _torus_pricer(kind: str, torus: Torus, hardware: Hardware, mesh: Mesh, axes: Axes) -> Pricer:
     table = torus_routes(torus, mesh, hardware.devices_per_chip)
-    routes = [table[axis] for axis in axes if mesh.axis_size(axis) > 1]
-    if not routes:
-        return 0.0
+    routes = [table[axis] for axis in axes]
     n = math.prod(route.size for route in routes)
-    speed = sum(route.bytes_per_s for route in routes)
     latency = torus.hop_seconds.value * sum(route.hops for route in routes)
-    volume = gathered_bytes(kind, n, in_bytes, out_bytes)
-    match kind:
-        case "all-gather" | "reduce-scatter":
-            return max(latency, volume * (n - 1) / n / speed)
-        case "all-reduce":
-            return 2 * max(latency, volume * (n - 1) / n / speed)
-        case "all-to-all":
-            # Half of the bytes cross the middle of each axis, half of those each way: a quarter of an all-gather.
-            return max(latency, max(volume * route.size / n / 4 / route.bytes_per_s for route in routes))
-        case "collective-permute":
-            link = torus.bytes_per_s.value / hardware.devices_per_chip
-            crowd = max(1.0, sum(route.hops for route in routes) / 2)  # shards that pass through a link, on average
-            return latency + in_bytes * crowd / link
-        case _:
-            raise AssertionError(f"unknown collective {kind}")
+    around = (n - 1) / n / sum(route.bytes_per_s for route in routes)  # seconds for each gathered byte
+    # Half of the bytes cross the middle of each axis, half of those each way: a quarter of an all-gather.
+    across = max(route.size / 4 / route.bytes_per_s for route in routes)
+    # A permuted shard shares each link with those that pass through: half of the hops, on average.
+    crowded = max(1.0, sum(route.hops for route in routes) / 2) * hardware.devices_per_chip / torus.bytes_per_s.value
+    return _priced(kind, latency, around, across, crowded)
 
 
-def _switch_seconds(kind: str, switch: Switch, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
+def _switch_pricer(kind: str, switch: Switch, mesh: Mesh, axes: Axes) -> Pricer:
     n = mesh.extent(axes)
-    if n == 1:
-        return 0.0
     node = int(switch.node_devices.value)
     inside = group_in_node(mesh, axes, node)
+    nodes = n // inside
     latency = switch.hop_seconds.value * math.ceil(math.log2(n))
-    volume = gathered_bytes(kind, n, in_bytes, out_bytes)
     egress = switch.bytes_per_s.value
     # Between nodes: a node's network is shared by all of its groups.
     network = switch.node_bytes_per_s.value * inside / min(node, mesh.size)
-    nodes = n // inside
+    around = max((n - 1) / n / egress if inside > 1 else 0.0, (nodes - 1) / nodes / network)
+    across = max((n - 1) / n / egress, inside * (n - inside) / n / network)
+    alone = max(1 / egress, inside / network if nodes > 1 else 0.0)
+    return _priced(kind, latency, around, across, alone)
+
+
+def _priced(kind: str, latency: float, around: float, across: float, alone: float) -> Pricer:
+    """Seconds from constants: `around` for each gathered byte V, `across` and `alone` for each byte of a shard."""
     match kind:
-        case "all-gather" | "reduce-scatter" | "all-reduce":
-            turns = 2 if kind == "all-reduce" else 1
-            across = volume * (nodes - 1) / nodes / network
-            within = volume * (n - 1) / n / egress if inside > 1 else 0.0
-            return turns * max(latency, within, across)
+        case "all-gather":
+            return lambda in_bytes, out_bytes: max(latency, out_bytes * around)
+        case "reduce-scatter":
+            return lambda in_bytes, out_bytes: max(latency, in_bytes * around)
+        case "all-reduce":
+            return lambda in_bytes, out_bytes: 2 * max(latency, in_bytes * around)
         case "all-to-all":
-            across = volume * inside / n * (n - inside) / n / network
-            return max(latency, volume / n * (n - 1) / n / egress, across)
-        case "collective-permute":
-            return latency + max(in_bytes / egress, in_bytes * inside / network if nodes > 1 else 0.0)
+            return lambda in_bytes, out_bytes: max(latency, in_bytes * across)
         case _:
-            raise AssertionError(f"unknown collective {kind}")
+            return lambda in_bytes, out_bytes: latency + in_bytes * alone
 
 
 @functools.lru_cache(maxsize=1024)
@@ -194,11 +190,10 @@ def group_in_node(mesh: Mesh, axes: Axes, node_devices: int) -> int:
     return inside
 
 
-def _memory_seconds(kind: str, memory: Memory, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
-    if mesh.extent(axes) == 1:
-        return 0.0
-    read = in_bytes if kind in ("reduce-scatter", "all-reduce") else 0.0
-    return memory.launch_seconds.value * mesh.size + memory_seconds(memory, mesh, read, out_bytes)
+def _memory_pricer(kind: str, memory: Memory, mesh: Mesh) -> Pricer:
+    launch = memory.launch_seconds.value * mesh.size
+    reads = 1.0 if kind in ("reduce-scatter", "all-reduce") else 0.0
+    return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, reads * in_bytes, out_bytes)
 
 
 def memory_seconds(memory: Memory, mesh: Mesh, read_bytes: float, written_bytes: float) -> float:

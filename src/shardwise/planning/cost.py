@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.chips import Hardware, Memory
-from shardwise.chips.links import collective_seconds, memory_seconds, wire_bytes
+from shardwise.chips.links import Pricer, memory_seconds, pricer, wire_bytes
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
-from shardwise.program import CollectivePermute, Einsum, Program, Slice, Step, consumed, kind, touched
+from shardwise.program import AllGather, CollectivePermute, Einsum, Program, ReduceScatter, Slice, Step, consumed, kind, touched
 
 ITEM_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -66,6 +66,7 @@ class Costs:
     mesh: Mesh
     dtype: str
     accumulated: str | None = None
+    _prices: dict[tuple[str, Axes], Pricer] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def item_bytes(self) -> int:
@@ -75,21 +76,34 @@ class Costs:
     def product_bytes(self) -> int:
         return ITEM_BYTES[self.accumulated or self.dtype]
 
-    def collective(self, kind: str, axes: Axes, in_bytes: float, out_bytes: float) -> float:
-        """Seconds of a collective that turns shards of `in_bytes` into shards of `out_bytes`."""
-        return collective_seconds(kind, self.hardware, self.mesh, axes, in_bytes, out_bytes)
+    def collective(self, kind: str, axes: Axes, in_bytes: float, out_bytes: float, turned_bytes: float = 0.0) -> float:
+        """Seconds of a collective that makes shards of `out_bytes` from shards of `in_bytes`.
+
+        `turned_bytes` are those whose dimensions must be turned in memory, where that costs (see `turned_bytes`).
+        """
+        price = self._prices.get((kind, axes))
+        if price is None:
+            price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes)
+        seconds = price(in_bytes, out_bytes)
+        if turned_bytes and isinstance(self.hardware.links, Memory):
+            seconds += self.mesh.size * turned_bytes / self.hardware.links.turned_bytes_per_s.value
+        return seconds
 
     def slice(self, out_bytes: float) -> float:
         """Seconds to copy the kept part."""
-        return self._memory(out_bytes, out_bytes)
+        return self._launch() + self._memory(out_bytes, out_bytes)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float) -> float:
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth)."""
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
         if isinstance(self.hardware.links, Memory):
             # The product is computed before its pages are first written: both are paid.
-            return max(arithmetic, self._memory(in_bytes, 0.0)) + self._memory(0.0, out_bytes)
+            return self._launch() + max(arithmetic, self._memory(in_bytes, 0.0)) + self._memory(0.0, out_bytes)
         return max(arithmetic, self._memory(in_bytes, out_bytes))
+
+    def _launch(self) -> float:
+        links = self.hardware.links
+        return self.mesh.size * links.local_seconds.value if isinstance(links, Memory) else 0.0
 
     def _memory(self, read_bytes: float, written_bytes: float) -> float:
         match self.hardware.links:
@@ -97,6 +111,21 @@ class Costs:
                 return memory_seconds(memory, self.mesh, read_bytes, written_bytes)
             case _:
                 return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
+
+
+def turned_bytes(kind: str, dim: int, in_bytes: float, out_bytes: float, final: bool) -> float:
+    """The bytes of a shard that are turned in memory, for a collective along the dimension at a position.
+
+    Simulated devices' collectives work on the first dimension. Shards are turned before they are gathered and after
+    they are scattered; a gathered operand is multiplied as it lies, and only a final result is turned back.
+    """
+    if kind == "all-to-all":
+        return in_bytes + out_bytes
+    if dim == 0:
+        return 0.0
+    if kind == "all-gather":
+        return in_bytes + (out_bytes if final else 0.0)
+    return out_bytes if kind == "reduce-scatter" else 0.0
 
 
 def einsum_flops(operands: Sequence[Sequence[str]], dims: Iterable[str], sizes: Mapping[str, int]) -> float:
@@ -135,18 +164,22 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     priced: list[StepCost] = []
     wire: dict[tuple[str, Axes], float] = {}
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
-    for step, before, after in zip(program.steps, states, states[1:], strict=False):
+    for number, (step, before, after) in enumerate(zip(program.steps, states, states[1:], strict=False)):
+        multiplied = [name for later in program.steps[number:] if isinstance(later, Einsum) for name in later.operands]
+        final = touched(step) not in multiplied
         held = {name: shard_bytes(name, layout) for name, layout in before.items() if name not in given}
         made = shard_bytes(touched(step), after[touched(step)])
         took = [shard_bytes(name, before[name]) for name in consumed(step)]
-        priced.append(_priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made))
+        priced.append(_priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made, final))
         if priced[-1].wire_bytes:
             key = (kind(step), step.axes) if not isinstance(step, Einsum) else ("einsum", ())
             wire[key] = wire.get(key, 0.0) + priced[-1].wire_bytes
         for name in consumed(step):
             given.pop(name, None)
-    moving = sum(cost.seconds for step, cost in zip(program.steps, priced, strict=True) if not isinstance(step, Slice | Einsum))
-    total = sum(cost.seconds for cost in priced)
+    moving = math.fsum(
+        cost.seconds for step, cost in zip(program.steps, priced, strict=True) if not isinstance(step, Slice | Einsum)
+    )
+    total = math.fsum(cost.seconds for cost in priced)
     flops = sum(cost.flops for cost in priced)
     needed = sum(_whole_flops(step, before, sizes) for step, before in zip(program.steps, states, strict=False))
     return Estimate(
@@ -170,7 +203,7 @@ def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, i
 
 def _priced(
     step: Step, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout],
-    took: list[float], made: float, live: float,
+    took: list[float], made: float, live: float, final: bool,
 ) -> StepCost:  # fmt: skip
     match step:
         case Einsum(operands, _, dims):
@@ -183,6 +216,8 @@ def _priced(
             return StepCost(0.0, live_bytes=live)
         case _:
             name = kind(step)
-            seconds = costs.collective(name, step.axes, took[0], made)
+            dim = before[step.array].names.index(step.dim) if isinstance(step, AllGather | ReduceScatter) else 0
+            turned = turned_bytes(name, dim, took[0], made, final)
+            seconds = costs.collective(name, step.axes, took[0], made, turned)
             sent = wire_bytes(name, costs.mesh, step.axes, took[0], made)
             return StepCost(seconds, wire_bytes=sent, live_bytes=live)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Problem
-from shardwise.program import Einsum, Program, Slice, consumed, describe, kind, touched
+from shardwise.planning.plan import Candidate, Problem, Ranking
+from shardwise.program import AllGather, Einsum, Program, ReduceScatter, Slice, consumed, describe, kind, touched
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -43,14 +44,15 @@ def summary(program: Program) -> str:
 
     >>> from shardwise.layout import Layout; from shardwise.mesh import Mesh; from shardwise.program import AllGather
     >>> summary(Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A"))
-    'all-gather A over x'
+    'all-gather A over x (I)'
     """
     words = []
     for step in program.steps:
         if isinstance(step, Einsum):
             words.append("multiply" if len(step.operands) > 1 else "sum")
         else:
-            words.append(f"{kind(step)} {step.array} over {','.join(step.axes)}")
+            dims = f" ({step.dim})" if isinstance(step, AllGather | ReduceScatter | Slice) else ""
+            words.append(f"{kind(step)} {step.array} over {','.join(step.axes)}{dims}")
     return ", then ".join(words) or "nothing to do"
 
 
@@ -144,3 +146,28 @@ def steps_text(candidate: Candidate) -> list[str]:
 
 def _words(text: str) -> str:
     return "local einsum" if text.startswith("einsum") else text.split(" to [")[0]
+
+
+def facts(ranked: Ranking) -> dict[str, Any]:
+    """A plan as plain data: seconds, bytes and FLOPs of each candidate, and its steps in words."""
+    task = ranked.task
+    return {
+        "equation": str(task.equation),
+        "sizes": dict(task.sizes),
+        "mesh": dict(task.mesh.axes),
+        "hardware": task.hardware.name,
+        "dtype": task.dtype,
+        "candidates": [
+            {
+                "steps": [describe(step) for step in candidate.program.steps],
+                "result": str(candidate.program.result),
+                "seconds": candidate.estimate.seconds,
+                "communication_seconds": candidate.estimate.communication_seconds,
+                "flops": candidate.estimate.flops,
+                "redundancy": candidate.estimate.redundancy,
+                "wire_bytes": {f"{kind} {','.join(axes)}": n for (kind, axes), n in candidate.estimate.wire_bytes.items()},
+                "peak_memory_bytes": candidate.estimate.peak_memory_bytes,
+            }
+            for candidate in ranked
+        ],
+    }

@@ -19,13 +19,21 @@ State = tuple[tuple[Axes, ...], Axes]
 
 
 class Move(NamedTuple):
-    """One step on one array: its kind, the axes it is over, the dimensions by position, and where it leads."""
+    """One step on one array: its kind, the axes it is over, the dimensions by position, and where it leads.
+
+    `price` is what its cost depends on, besides the bytes of the shard.
+    """
 
     kind: str
     axes: Axes
     dim: int
     target: int
     after: State
+    price: tuple[str, Axes, bool]
+
+
+def _move(kind: str, axes: Axes, dim: int, target: int, after: State) -> Move:
+    return Move(kind, axes, dim, target, after, (kind, axes, dim == 0))
 
 
 def state_of(layout: Layout) -> State:
@@ -70,13 +78,13 @@ def moves(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Move, .
         for cut in range(len(axes)):
             minor = axes[cut:]
             gathered = _with(dims, dim, axes[:cut])
-            found.append(Move("all-gather", minor, dim, dim, (gathered, unreduced)))
+            found.append(_move("all-gather", minor, dim, dim, (gathered, unreduced)))
             for target, held in enumerate(dims):
                 if target != dim:
                     after = _with(gathered, target, held + minor)
-                    found.append(Move("all-to-all", minor, dim, target, (after, unreduced)))
+                    found.append(_move("all-to-all", minor, dim, target, (after, unreduced)))
         for extra in _sequences(idle):
-            found.append(Move("slice", extra, dim, dim, (_with(dims, dim, axes + extra), unreduced)))
+            found.append(_move("slice", extra, dim, dim, (_with(dims, dim, axes + extra), unreduced)))
     if unreduced:
         found.extend(_reductions(dims, unreduced))
     if len(used) > 1:
@@ -84,7 +92,7 @@ def moves(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Move, .
             if arranged != dims:
                 moved = {a for old, new in zip(dims, arranged, strict=True) if old != new for a in (*old, *new)}
                 axes = tuple(axis for axis, _ in mesh_axes if axis in moved)
-                found.append(Move("collective-permute", axes, 0, 0, (arranged, unreduced)))
+                found.append(_move("collective-permute", axes, 0, 0, (arranged, unreduced)))
     return tuple(found)
 
 
@@ -92,11 +100,11 @@ def _reductions(dims: tuple[Axes, ...], unreduced: Axes) -> Iterator[Move]:
     for count in range(1, len(unreduced) + 1):
         for chosen in itertools.combinations(unreduced, count):
             left = tuple(axis for axis in unreduced if axis not in chosen)
-            yield Move("all-reduce", chosen, 0, 0, (dims, left))
+            yield _move("all-reduce", chosen, 0, 0, (dims, left))
     for sequence in _sequences(unreduced):
         left = tuple(axis for axis in unreduced if axis not in sequence)
         for dim, axes in enumerate(dims):
-            yield Move("reduce-scatter", sequence, dim, dim, (_with(dims, dim, axes + sequence), left))
+            yield _move("reduce-scatter", sequence, dim, dim, (_with(dims, dim, axes + sequence), left))
 
 
 def _with(dims: tuple[Axes, ...], dim: int, axes: Axes) -> tuple[Axes, ...]:
@@ -143,6 +151,7 @@ def layouts(rank: int, axes: Axes) -> tuple[tuple[Axes, ...], ...]:
     return tuple(dims for used in chosen for dims in _spread(used, rank))
 
 
+@functools.lru_cache(maxsize=65536)
 def _extent(axes: Axes, mesh_axes: tuple[tuple[str, int], ...]) -> int:
     sizes = dict(mesh_axes)
     return math.prod(sizes[axis] for axis in axes)

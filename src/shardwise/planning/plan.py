@@ -20,7 +20,7 @@ from shardwise.planning.graph import State, layouts, state_of, step_of
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
 from shardwise.program import Einsum, Program, Step
 
-KEPT = 12
+KEPT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class Candidate:
 
     program: Program
     estimate: Estimate
+
+    def __str__(self) -> str:
+        from shardwise.planning.explain import steps_text
+
+        return "\n".join(steps_text(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,4 +269,7 @@ class Ranking:
         return explain(self.task, self.candidates)
 
     def __str__(self) -> str:
+        return self.explain()
+
+    def __repr__(self) -> str:
         return self.explain()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.cost import Costs, einsum_flops
+from shardwise.planning.cost import Costs, einsum_flops, turned_bytes
 from shardwise.planning.graph import Move, State, layouts, moves
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first.
@@ -89,8 +89,10 @@ class Space:
     names: tuple[str, ...]
     item_bytes: int
     given: State | None = None
+    final: bool = False
     _edges: dict[State, list[tuple[float, float, State, Move]]] = field(default_factory=dict)
     _bytes: dict[State, float] = field(default_factory=dict)
+    _prices: dict[float, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes, then Move.price
 
     def bytes_of(self, state: State) -> float:
         """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
@@ -113,11 +115,18 @@ class Space:
         if known is None:
             known = []
             took, held = self.bytes_of(state), self.temp_of(state)
+            prices = self._prices.setdefault(took, {})
+            sizes = self._bytes
             for move in moves(state, self.search.mesh_axes):
-                made = self.bytes_of(move.after)
+                after, price = move.after, move.price
+                made = sizes.get(after)
+                if made is None:
+                    made = self.bytes_of(after)
                 if made:
-                    seconds = self.search.move_seconds(move, took, made)
-                    known.append((seconds, held + made, move.after, move))
+                    seconds = prices.get(price)
+                    if seconds is None:
+                        seconds = prices[price] = self.search.move_seconds(move, took, made, self.final)
+                    known.append((seconds, held + made, after, move))
             self._edges[state] = known
         return known
 
@@ -136,7 +145,7 @@ class Search:
     frontier: bool = False
     mesh_axes: tuple[tuple[str, int], ...] = ()
     _extents: dict[Axes, int] = field(default_factory=dict)
-    _seconds: dict[tuple[str, Axes, float, float], float] = field(default_factory=dict)
+    root: Node | None = None
 
     def __post_init__(self) -> None:
         self.mesh_axes = tuple((name, size) for name, size in self.costs.mesh.axes if size > 1)
@@ -147,13 +156,12 @@ class Search:
             known = self._extents[axes] = self.costs.mesh.extent(axes)
         return known
 
-    def move_seconds(self, move: Move, took: float, made: float) -> float:
-        key = (move.kind, move.axes, took, made)
-        known = self._seconds.get(key)
-        if known is None:
-            known = self.costs.slice(made) if move.kind == "slice" else self.costs.collective(*key)
-            known = self._seconds[key] = known + STEP_SECONDS
-        return known
+    def move_seconds(self, move: Move, took: float, made: float, final: bool) -> float:
+        """Seconds of a move; it depends on the shard's bytes and on `Move.price` alone."""
+        if move.kind == "slice":
+            return self.costs.slice(made) + STEP_SECONDS
+        turned = turned_bytes(move.kind, move.dim, took, made, final)
+        return self.costs.collective(move.kind, move.axes, took, made, turned) + STEP_SECONDS
 
     # Forward: every layout that a value can reach, with its labels.
 
@@ -170,27 +178,30 @@ class Search:
 
     def space(self, node: Node) -> Space:
         if isinstance(node, Leaf):
-            return Space(self, node.names, self.costs.item_bytes, node.state)
-        return Space(self, node.names, self.costs.product_bytes)
+            return Space(self, node.names, self.costs.item_bytes, node.state, final=node is self.root)
+        return Space(self, node.names, self.costs.product_bytes, final=node is self.root)
 
     def spread(self, space: Space, starts: Mapping[State, list[Label]]) -> dict[State, list[Label]]:
         """Uniform-cost search over one value's layouts."""
         count = itertools.count()
-        heap = [(label.seconds, next(count), state, label) for state, found in starts.items() for label in found]
+        heap = [(label.seconds, label.peak, next(count), state, label) for state, found in starts.items() for label in found]
         heapq.heapify(heap)
         settled: dict[State, list[Label]] = {}
+        nearest: dict[State, float] = {}
         while heap:
-            _, _, state, label = heapq.heappop(heap)
+            *_, state, label = heapq.heappop(heap)
             if not self._settles(settled, state, label):
                 continue
             for seconds, live, after, move in space.edges(state):
-                if after in settled and not self.frontier:
-                    continue
+                total = label.seconds + seconds
+                if not self.frontier:
+                    if total > nearest.get(after, math.inf):
+                        continue
+                    nearest[after] = total
                 peak = max(label.peak, live)
                 if peak <= self.budget:
-                    total = label.seconds + seconds
                     then = Label(total, peak, space.temp_of(after), Moved(move, state, label))
-                    heapq.heappush(heap, (total, next(count), after, then))
+                    heapq.heappush(heap, (total, peak, next(count), after, then))
         return settled
 
     def _settles(self, settled: dict[State, list[Label]], state: State, label: Label) -> bool:
@@ -256,7 +267,7 @@ class Search:
     ) -> Iterator[Label]:
         """Labels of an einsum's result: operands are prepared one after the other, in the order that needs less."""
         for labels in itertools.product(*found):
-            total = seconds + sum(label.seconds for label in labels)
+            total = math.fsum((seconds, *(label.seconds for label in labels)))
             held = sum(label.temp for label in labels) + made
             orders = [max(labels[0].peak, labels[0].temp + label.peak) for label in labels[1:]]
             orders += [max(label.peak, label.temp + labels[0].peak) for label in labels[1:]]
@@ -270,39 +281,40 @@ class Search:
     def backward(self, space: Space, sources: Iterable[State], wanted: Iterable[State]) -> dict[State, list[Label]]:
         """For every layout from which a wanted one can be reached: labels of the way there."""
         into: dict[State, list[tuple[float, float, State, Move]]] = {}
-        seen = set(sources)
+        # In the order met, never that of a set: processes that plan alone must settle ties alike.
+        seen = dict.fromkeys(sources)
         queue = list(seen)
         while queue:
             state = queue.pop()
             for seconds, live, after, move in space.edges(state):
                 into.setdefault(after, []).append((seconds, live, state, move))
                 if after not in seen:
-                    seen.add(after)
+                    seen[after] = None
                     queue.append(after)
         count = itertools.count()
-        heap = [(0.0, next(count), state, Label(0.0, 0.0, 0.0, None)) for state in wanted if state in seen]
+        heap = [(0.0, 0.0, next(count), state, Label(0.0, 0.0, 0.0, None)) for state in wanted if state in seen]
         settled: dict[State, list[Label]] = {}
+        nearest: dict[State, float] = {}
         while heap:
-            _, _, state, label = heapq.heappop(heap)
+            *_, state, label = heapq.heappop(heap)
             if not self._settles(settled, state, label):
                 continue
             for seconds, live, before, move in into.get(state, ()):
-                if before in settled and not self.frontier:
-                    continue
+                total = label.seconds + seconds
+                if not self.frontier:
+                    if total > nearest.get(before, math.inf):
+                        continue
+                    nearest[before] = total
                 peak = max(label.peak, live)
                 if peak <= self.budget:
-                    total = label.seconds + seconds
-                    heapq.heappush(heap, (total, next(count), before, Label(total, peak, 0.0, Moved(move, before, label))))
+                    heapq.heappush(
+                        heap, (total, peak, next(count), before, Label(total, peak, 0.0, Moved(move, before, label)))
+                    )
         return settled
 
     def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:
         """The cheapest program through each last einsum, or each layout where there is none; cheapest first."""
-        space = self.space(root)
-        if isinstance(root, Leaf):
-            ways = [(state, label) for state, found in self.table(root).items() for label in found]
-        else:
-            ways = list(self.joins(root, [self.table(child) for child in root.children]))
-        onward = self.backward(space, [state for state, _ in ways], wanted)
+        ways, onward = self._ways(root, wanted)
         best: dict[Any, Found] = {}
         for state, label in ways:
             for rest in onward.get(state, ()):
@@ -312,14 +324,18 @@ class Search:
                     best[key] = found
         return sorted(best.values(), key=lambda found: found.seconds)
 
-    def least_memory(self, root: Node, wanted: Iterable[State]) -> float:
-        """The smallest peak of temporary bytes that any program has; needs `frontier`."""
-        space = self.space(root)
+    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[State, Label]], dict[State, list[Label]]]:
+        """Every state and label of the root's value as made, and the ways on from there."""
+        self.root = root
         if isinstance(root, Leaf):
             ways = [(state, label) for state, found in self.table(root).items() for label in found]
         else:
             ways = list(self.joins(root, [self.table(child) for child in root.children]))
-        onward = self.backward(space, [state for state, _ in ways], wanted)
+        return ways, self.backward(self.space(root), [state for state, _ in ways], wanted)
+
+    def least_memory(self, root: Node, wanted: Iterable[State]) -> float:
+        """The smallest peak of temporary bytes that any program has; needs `frontier`."""
+        ways, onward = self._ways(root, wanted)
         peaks = (max(label.peak, rest.peak) for state, label in ways for rest in onward.get(state, ()))
         return min(peaks, default=math.inf)
 

@@ -1,1 +1,1 @@
-"""Action: the JAX boundary. Arrays come in, programs are lowered to `jax.shard_map`, arrays go out."""
+"""Action: devices, arrays, files, and the lowering of programs to JAX."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shardwise.errors import ArrayError, DeviceError, LayoutError, counted
 from shardwise.layout import Layout, not_divisible, padded_size
@@ -37,12 +37,11 @@ def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -
         LayoutError: a size that its axes do not divide, without `pad`.
         FileError: the file cannot be read.
     """
+    source: Any = open_source(array) if isinstance(array, str | os.PathLike) else as_array(array)
+    if isinstance(layout, PartitionSpec):
+        layout = Layout.from_spec(layout, Layout.from_spec((None,) * len(source.shape)).names)
     operand = parse_operand(layout) if isinstance(layout, str) else Operand("A", Layout.parse(layout))
     _check_axes(operand, mesh)
-    if isinstance(array, str | os.PathLike):
-        source: Any = open_source(array)
-    else:
-        source = as_array(array)
     check_shape(source.shape, operand)
     return place(source, operand, mesh, _placed_shape(source.shape, operand, Mesh.parse(mesh), pad))
 
@@ -62,10 +61,11 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
     dtype = jax.dtypes.canonicalize_dtype(np.dtype(array.dtype).newbyteorder("="))
     have = array.shape
 
-    def shard(index: tuple[slice, ...]) -> np.ndarray:
+    def shard(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
         bounds = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
         inside = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(bounds, have, strict=True))
-        part = np.asarray(read(inside), dtype)
+        part = np.asarray(read(inside)).astype(dtype, copy=False)
         missing = [b - a - size for (a, b), size in zip(bounds, part.shape, strict=True)]
         return np.pad(part, [(0, width) for width in missing]) if any(missing) else part
 
@@ -172,11 +172,14 @@ def check_layout(sharding: Any, operand: Operand, mesh: AnyMesh) -> None:
                 f'move it first, sw.reshard({operand.name.lower()}, "{operand.name}{has} -> {operand.name}{wanted}")'
             )
         return
-    if isinstance(mesh, jax.sharding.Mesh) and not wanted.unreduced:
-        if sharding.is_equivalent_to(NamedSharding(mesh, wanted.spec), len(operand.dims)):
-            return
-    count = len(sharding.device_set)
-    where = f"on {count} devices of another mesh" if count > 1 else "on one device"
+    abstract = isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)
+    comparable = isinstance(mesh, jax.sharding.Mesh) and not wanted.unreduced and not abstract
+    if comparable and sharding.is_equivalent_to(NamedSharding(mesh, wanted.spec), len(operand.dims)):
+        return
+    if isinstance(sharding, NamedSharding):
+        where = f"on another mesh, {Mesh.parse(sharding.mesh)}"
+    else:
+        where = f"on {', '.join(map(str, sorted(sharding.device_set, key=lambda device: device.id)))}"
     raise ArrayError(
         f"array {operand.name} lives {where}, and the equation says {operand.name}{wanted} on mesh {grid}: "
         f'place it first, sw.put({operand.name.lower()}, "{operand.name}{wanted}", mesh)'
@@ -192,6 +195,7 @@ def _same_devices(one: Any, other: Any) -> bool:
 def fetch(array: Any) -> np.ndarray:
     """The whole array on this host, also where other processes hold parts of it (then all must call this)."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        assert isinstance(array.sharding, NamedSharding)
         replicated = NamedSharding(array.sharding.mesh, jax.sharding.PartitionSpec())
         return np.asarray(jax.jit(lambda x: x, out_shardings=replicated)(array).addressable_data(0))
     return np.asarray(array)

@@ -137,5 +137,5 @@ def _axes(axes: Axes) -> str:
 def _spec(layout: Layout) -> str:
     entries = [repr(None) if not axes else _axes(axes) for _, axes in layout.dims]
     if layout.unreduced:
-        entries.append(f"unreduced={set(layout.unreduced)!r}")
+        entries.append(f"unreduced={{{', '.join(map(repr, sorted(layout.unreduced)))}}}")
     return f"P({', '.join(entries)})"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.chips import Hardware
@@ -44,7 +43,7 @@ class Options:
     out: Any = None
     memory_limit: float | None = None
     pad: bool = False
-    arithmetic: Arithmetic = Arithmetic()
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +178,8 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     for operand, array in zip(canonical.operands, given, strict=True):
         check_shape(array.shape, operand)
         check_numeric(array.dtype, operand.name)
+        if array.dtype == bool and (len(given) > 1 or canonical.contracted or operand.layout.unreduced):
+            raise ArrayError(f"array {operand.name} is of bool, which has no sums: convert it, as with .astype('int32')")
     sizes = checked_sizes(canonical, {index: array.shape for index, array in enumerate(given)})
     stages = (*canonical.operands, *canonical.via, canonical.result)
     padded = padded_sizes(stages, sizes, grid) if options.pad else sizes

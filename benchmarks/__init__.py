@@ -1,0 +1,1 @@
+"""Benchmarks: each module is run by a target of the Makefile and writes to docs/benchmarks."""

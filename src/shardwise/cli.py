@@ -1,0 +1,137 @@
+"""The command line: `shardwise plan`, `shardwise run`, `shardwise hardware`.
+
+Exit codes: 0 fine, 1 a check failed, 2 the user's mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from shardwise import __version__
+from shardwise.errors import ShardwiseError
+
+EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=4'
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return options.command(options)
+    except ShardwiseError as error:
+        print(f"shardwise: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("shardwise: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shardwise",
+        description="One line of notation becomes a planned, checked and visible distributed contraction in JAX.",
+        epilog=f"Start here:  {EXAMPLE}",
+    )
+    parser.add_argument("--version", action="version", version=f"shardwise {__version__}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    planning = commands.add_parser(
+        "plan",
+        help="rank the programs that solve an equation; needs no devices and no JAX",
+        epilog='example:  shardwise plan "A[I, J_x] · B[J_x, K] -> C[I_?, K_?]" --sizes I=8192,J=8192,K=8192 '
+        "--mesh x=8 --hardware tpu-v5e",
+    )
+    _problem_options(planning)
+    planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
+    planning.set_defaults(command=plan_command)
+    running = commands.add_parser(
+        "run", help="plan, place, run, check and time an equation on this machine's devices", epilog=f"example:  {EXAMPLE}"
+    )
+    _problem_options(running)
+    running.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE",
+        help="an operand from a file: A=a.npy, A=a.npz:name, A=a.safetensors:name (random numbers otherwise)",
+    )  # fmt: skip
+    running.add_argument("--output", metavar="FILE", help="write the result to an .npy file")
+    running.add_argument("--seed", type=int, default=0, help="for operands without a file (default 0)")
+    running.add_argument(
+        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
+    )
+    running.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
+    running.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
+                         help="compare with the unsharded result (default: yes)")  # fmt: skip
+    running.add_argument("--runs", type=int, default=5, help="timed runs (default 5)")
+    running.set_defaults(command=run_command)
+    hardware = commands.add_parser(
+        "hardware",
+        help="list the hardware catalogue, each figure with its source",
+        epilog="example:  shardwise hardware tpu-v5e",
+    )
+    hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
+    hardware.add_argument("--json", action="store_true", help="print JSON")
+    hardware.set_defaults(command=hardware_command)
+    return parser
+
+
+def _problem_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("equation", help='as "A[I_x, J] · B[J, K] -> C[I, K]"; * and @ may stand for ·')
+    parser.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
+    parser.add_argument("--mesh", required=True, metavar="x=4,y=2", help="mesh axes and their sizes")
+    parser.add_argument("--hardware", help="a name that `shardwise hardware` lists (default: cpu, or that of the devices)")
+    parser.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
+    parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def plan_command(options: argparse.Namespace) -> int:
+    from shardwise import api
+    from shardwise.notation import parse_sizes
+    from shardwise.planning.explain import facts
+
+    ranked = api.plan(
+        options.equation, sizes=parse_sizes(options.sizes), mesh=options.mesh, hardware=options.hardware,
+        dtype=options.dtype or "float32", memory_limit=options.memory_limit,
+    )  # fmt: skip
+    if options.code:
+        print(ranked.code(), end="")
+    elif options.json:
+        print(json.dumps(facts(ranked), ensure_ascii=False, indent=2))
+    else:
+        print(ranked.explain())
+    return 0
+
+
+def hardware_command(options: argparse.Namespace) -> int:
+    from shardwise.chips import hardware
+
+    chips = [hardware(name) for name in ([options.name] if options.name else hardware.names())]
+    if options.json:
+        facts = [
+            {"name": chip.name, "title": chip.title, "devices_per_chip": chip.devices_per_chip}
+            | {"figures": {name: {"value": f.value, "source": f.source} for name, f in chip.figures()}}
+            for chip in chips
+        ]
+        print(json.dumps(facts, ensure_ascii=False, indent=2))
+    else:
+        print("\n\n".join(map(str, chips)))
+    return 0
+
+
+def run_command(options: argparse.Namespace) -> int:
+    from shardwise import session
+
+    return session.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

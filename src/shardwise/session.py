@@ -1,0 +1,242 @@
+"""`shardwise run`: plan, place, run, check and time one equation, with everything shown."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import FileError, ShardwiseError
+from shardwise.mesh import Mesh
+from shardwise.notation import Equation, parse, parse_sizes
+from shardwise.planning.explain import facts
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run found: the check (or None) and the seconds of the plan and of plain `jax.jit`."""
+
+    check: Any
+    seconds: float
+    automatic_seconds: dict[str, float]
+    spread: float
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run an equation as the command line says; 0, or 1 where the check failed."""
+    equation = parse(options.equation)
+    grid = Mesh.parse(options.mesh)
+    equation.on(grid)
+    sources = _sources(options.input, equation)
+    sizes = _sizes(parse_sizes(options.sizes), sources, equation)
+    if options.runs < 1:
+        raise ShardwiseError(f"--runs {options.runs}: at least one run is needed")
+    with progress("starting JAX"):
+        mesh = _start(grid, options.platform)
+    from shardwise import api
+
+    padded = _padded(equation, sizes, grid) if options.pad else sizes
+    dtype = options.dtype or _common_dtype(sources)
+    ranked = api.plan(
+        options.equation, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=dtype, memory_limit=options.memory_limit
+    )
+    if not options.json:
+        print(ranked.explain(), end="\n\n", flush=True)
+    with progress("placing the operands"):
+        arrays = _place(equation, sizes, padded, sources, dtype, mesh, options.seed)
+    outcome, result = _measure(ranked, equation, arrays, mesh, options)
+    if not options.json:
+        _show(equation, arrays, result, outcome, options)
+    else:
+        print(json.dumps(_facts(ranked, outcome), ensure_ascii=False, indent=2))
+    if options.output:
+        _write(options.output, result, tuple(sizes[dim] for dim in equation.result.dims))
+    return 1 if outcome.check is not None and not outcome.check.ok else 0
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Say on stderr what is being done, if it takes over a second, and how long it took."""
+    said = threading.Event()
+
+    def say() -> None:
+        said.set()
+        print(f"{what} ...", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(1.0, say)
+    timer.daemon = True
+    started = time.perf_counter()
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if said.is_set():
+            print(f"{what}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+def _sources(inputs: list[str], equation: Equation) -> dict[int, Any]:
+    from shardwise.runtime.files import open_source
+
+    names = [operand.name for operand in equation.operands]
+    sources: dict[int, Any] = {}
+    for text in inputs:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise ShardwiseError(f"--input {text!r}: write NAME=FILE, as A=a.npy")
+        if name not in names:
+            raise ShardwiseError(f"--input {text!r}: the equation has no operand {name}; it has {', '.join(names)}")
+        if names.index(name) in sources:
+            raise ShardwiseError(f"--input {text!r}: operand {name} has a file already")
+        sources[names.index(name)] = open_source(path)
+    return sources
+
+
+def _sizes(sizes: dict[str, int], sources: dict[int, Any], equation: Equation) -> dict[str, int]:
+    for index, source in sources.items():
+        operand = equation.operands[index]
+        if len(source.shape) != len(operand.dims):
+            raise FileError(f"{source.name} has shape {tuple(source.shape)}, and {operand} has {len(operand.dims)} dimensions")
+        for dim, size in zip(operand.dims, source.shape, strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise FileError(f"dimension {dim} has size {sizes[dim]}, but size {size} in {source.name}")
+    return sizes
+
+
+def _start(grid: Mesh, platform: str | None) -> Any:
+    """A mesh on the devices that are there; the host appears as many devices as the mesh needs."""
+    import jax
+
+    from shardwise.runtime.devices import make_mesh, simulate
+
+    if platform == "cpu":
+        simulate(grid.size)
+    else:
+        with contextlib.suppress(RuntimeError):  # JAX has started already: take its devices as they are
+            jax.config.update("jax_num_cpu_devices", grid.size)
+        if platform:
+            jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
+    try:
+        return make_mesh(grid)
+    except RuntimeError as error:
+        if isinstance(error, ShardwiseError):
+            raise
+        raise ShardwiseError(f"no {platform} devices can be used here: {error}") from None
+
+
+def _padded(equation: Equation, sizes: dict[str, int], grid: Mesh) -> dict[str, int]:
+    from shardwise.runtime.arrays import padded_sizes
+
+    canonical = equation.on(grid)
+    return padded_sizes((*canonical.operands, *canonical.via, canonical.result), sizes, grid)
+
+
+def _common_dtype(sources: dict[int, Any]) -> str:
+    import jax
+
+    if not sources:
+        return "float32"
+    return jax.numpy.result_type(*(jax.dtypes.canonicalize_dtype(source.dtype) for source in sources.values())).name
+
+
+def _place(
+    equation: Equation, sizes: dict[str, int], padded: dict[str, int], sources: dict[int, Any], dtype: str, mesh: Any, seed: int
+) -> list[Any]:
+    import jax
+    import jax.numpy as jnp
+
+    from shardwise.runtime.arrays import place
+
+    generator = np.random.default_rng(seed)
+    arrays = []
+    for index, operand in enumerate(equation.on(Mesh.parse(mesh)).operands):
+        shape = tuple(sizes[dim] for dim in operand.dims)
+        source = sources.get(index)
+        if source is None:
+            drawn = generator.standard_normal(shape, np.float32)
+            source = (drawn * 8 if jnp.issubdtype(dtype, jnp.integer) else drawn).astype(jnp.dtype(dtype))
+        placed = place(source, operand, mesh, tuple(padded[dim] for dim in operand.dims))
+        arrays.append(jax.block_until_ready(placed.astype(jnp.dtype(dtype))))
+    return arrays
+
+
+def _measure(ranked: Any, equation: Equation, arrays: list[Any], mesh: Any, options: argparse.Namespace) -> tuple[Outcome, Any]:
+    from shardwise.measure.timing import automatic, interleaved, unsharded
+    from shardwise.runtime.checking import check
+
+    planned = ranked.function(mesh)
+    with progress("compiling and running the plan"):
+        result = planned(*arrays)
+        result.block_until_ready()
+    checked = None
+    if options.check:
+        with progress("checking against the unsharded result"):
+            checked = check(planned, unsharded(equation), *arrays)
+    with progress("timing beside jax.jit"):
+        jitted, lay_out = automatic(equation, mesh)
+        laid = lay_out(*arrays)
+        rivals = {name: functools.partial(function, *laid) for name, function in jitted.items()}
+        times = interleaved({"planned": functools.partial(planned, *arrays), **rivals}, options.runs, 20.0)
+    spread = max(timing.spread for timing in times.values())
+    medians = {name: timing.median_seconds for name, timing in times.items()}
+    return Outcome(checked, medians.pop("planned"), medians, spread), result
+
+
+def _show(equation: Equation, arrays: list[Any], result: Any, outcome: Outcome, options: argparse.Namespace) -> None:
+    import dataclasses
+
+    from shardwise.pictures.live import placement
+    from shardwise.planning.explain import seconds_text
+
+    for operand, array in zip((*equation.operands, equation.result), (*arrays, result), strict=True):
+        drawn = placement(array)
+        named = tuple((dim, axes) for dim, (_, axes) in zip(operand.dims, drawn.layout.dims, strict=True))
+        layout = dataclasses.replace(drawn.layout, dims=named)
+        print(dataclasses.replace(drawn, name=operand.name, layout=layout), end="\n\n")
+    if outcome.check is not None:
+        print(f"check against the unsharded result: {outcome.check}")
+    print(
+        f"planned: {seconds_text(outcome.seconds)} (medians of up to {options.runs} runs in turn, spread {outcome.spread:.0%})"
+    )
+    for name, seconds in outcome.automatic_seconds.items():
+        how = {"constraint": "jax.jit with a sharding constraint", "out_shardings": "jax.jit with out_shardings"}[name]
+        print(f"{how}: {seconds_text(seconds)}, {seconds / outcome.seconds:.2f} times the plan's")
+
+
+def _facts(ranked: Any, outcome: Outcome) -> dict[str, Any]:
+    checked = outcome.check
+    return facts(ranked) | {
+        "measured_seconds": outcome.seconds,
+        "automatic_seconds": outcome.automatic_seconds,
+        "spread": outcome.spread,
+        "check": None if checked is None else {
+            "ok": checked.ok,
+            "largest_error": max(leaf.error for leaf in checked.leaves),
+            "allowed": min(leaf.allowed for leaf in checked.leaves),
+        },
+    }  # fmt: skip
+
+
+def _write(path: str, result: Any, shape: tuple[int, ...]) -> None:
+    """Write the result shard by shard, without the zeros of padding."""
+    from shardwise.runtime.files import save
+
+    parts = {str(shard.index): shard for shard in result.addressable_shards}
+
+    def inside() -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+        for shard in parts.values():
+            bounds = [part.indices(size)[:2] for part, size in zip(shard.index, result.shape, strict=True)]
+            kept = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(bounds, shape, strict=True))
+            yield kept, np.asarray(shard.data)[tuple(slice(part.stop - part.start) for part in kept)]
+
+    with progress(f"writing {path}"):
+        save(path, shape, result.dtype, inside())
