@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.command(options)
     except ShardwiseError as error:
-        print(f"shardwise: {error}", file=sys.stderr)
+        text = str(error)
+        print(f"shardwise:\n{text}" if "\n" in text else f"shardwise: {text}", file=sys.stderr)  # a caret keeps its column
         return 2
     except KeyboardInterrupt:
         print("shardwise: interrupted", file=sys.stderr)

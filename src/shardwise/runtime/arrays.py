@@ -177,7 +177,8 @@ def check_layout(sharding: Any, operand: Operand, mesh: AnyMesh) -> None:
     if comparable and sharding.is_equivalent_to(NamedSharding(mesh, wanted.spec), len(operand.dims)):
         return
     if isinstance(sharding, NamedSharding):
-        where = f"on another mesh, {Mesh.parse(sharding.mesh)}"
+        other = Mesh.parse(sharding.mesh)
+        where = f"on other devices, of another mesh {other}" if other == grid else f"on another mesh, {other}"
     else:
         where = f"on {', '.join(map(str, sorted(sharding.device_set, key=lambda device: device.id)))}"
     raise ArrayError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,12 @@ from jax.sharding import AxisType, NamedSharding
 from shardwise.chips import Hardware, hardware
 from shardwise.errors import DeviceError, MeshError
 from shardwise.mesh import Mesh
+
+# Seconds until a CPU collective that lacks a device is reported as stuck, and until it ends the process.
+PATIENCE = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
+    "xla_cpu_collective_call_terminate_timeout_seconds": 600,
+}
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -29,6 +36,7 @@ def simulate(n: int) -> None:
     if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
         raise DeviceError(f"simulate({n!r}): give the number of devices, at least 1")
     n = int(n)
+    set_patience()
     try:
         jax.config.update("jax_num_cpu_devices", n)
         jax.config.update("jax_platforms", "cpu")
@@ -41,13 +49,24 @@ def simulate(n: int) -> None:
             ) from None
 
 
+def set_patience() -> None:
+    """Let simulated devices wait for each other: they share cores, so one may come minutes after another.
+
+    XLA ends a process whose CPU collectives wait for longer than a time-out that suits devices with cores of their own.
+    What the user's XLA_FLAGS say already stays as it is.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [f"--{name}={seconds}" for name, seconds in PATIENCE.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
+
+
 def make_mesh(
     axes: Any, *, devices: Sequence[jax.Device] | None = None, axis_types: Iterable[AxisType] | AxisType | None = None
 ) -> jax.sharding.Mesh:
     """Make a JAX mesh from `"x=4, y=2"` or `{"x": 4, "y": 2}`.
 
-    >>> make_mesh("x=4, y=2").shape
-    OrderedDict({'x': 4, 'y': 2})
+    >>> dict(make_mesh("x=4, y=2").shape)
+    {'x': 4, 'y': 2}
 
     Args:
         devices: the devices, in mesh order; by default the first of `jax.devices()`.

@@ -1,0 +1,58 @@
+"""Every example is executed: those of docstrings, and those of the README."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import shardwise
+from shardwise.cli import main
+
+README = Path(__file__).parents[2] / "README.md"
+MODULES = [module.name for module in pkgutil.walk_packages(shardwise.__path__, "shardwise.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    assert outcome.failed == 0
+
+
+def blocks(kind: str) -> list[str]:
+    found = re.findall(rf"^```{kind}\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, f"README.md has no {kind} block"
+    return found
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_in_the_readme_runs_by_itself(text):
+    done = subprocess.run([sys.executable, "-c", text.replace("sw.simulate(4)", "sw.simulate(8)")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "all-gather C over x" in done.stdout
+
+
+@pytest.mark.parametrize("text", blocks("pycon"))
+def test_console_in_the_readme_says_what_is_printed(text):
+    test = doctest.DocTestParser().get_doctest(text, {}, "README", str(README), 0)
+    runner = doctest.DocTestRunner(verbose=False)
+    assert runner.run(test).failed == 0
+
+
+@pytest.mark.parametrize("text", blocks("console"))
+def test_commands_in_the_readme_print_what_stands_there(text, capsys):
+    command, _, shown = text.partition("\n")
+    assert main(shlex.split(command.removeprefix("$ shardwise "))) == 0
+    assert capsys.readouterr().out.splitlines() == [line.rstrip() for line in shown.splitlines()]
+
+
+def test_the_readmes_picture_is_the_one_that_its_script_draws():
+    namespace: dict = {}
+    exec((README.parent / "docs" / "picture.py").read_text(encoding="utf-8").split('if __name__ == "__main__"')[0], namespace)
+    assert (README.parent / "docs" / "images" / "headline.svg").read_text(encoding="utf-8") == namespace["picture"]()
