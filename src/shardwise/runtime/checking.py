@@ -111,6 +111,9 @@ def _compared(what: str, got: Any, wanted: Any, largest: int) -> list[Leaf]:
 def _leaf(name: str, got: Any, wanted: Any, largest: int) -> Leaf:
     replicas = replicas_equal(got)
     one, other = fetch(got), np.asarray(wanted)
+    for side in (one, other):
+        if not jax.dtypes.issubdtype(side.dtype, np.number) and side.dtype != bool:
+            return Leaf(name, float("inf"), 0.0, replicas, f"dtype {side.dtype}, which holds no numbers to compare")
     if one.shape != other.shape:
         return Leaf(name, float("inf"), 0.0, replicas, f"shape {one.shape} where the reference has {other.shape}")
     if not one.size:
@@ -134,7 +137,7 @@ def _largest(one: np.ndarray, other: np.ndarray, exact: bool) -> tuple[float, fl
         part, wanted = (x.reshape(-1)[start : start + CHUNK].astype(wide) for x in (one, other))
         same = (part == wanted) | ((part != part) & (wanted != wanted))  # equal, infinities too, or both NaN
         if not same.all():
-            differences = np.abs(part - wanted)[~same]
+            differences = np.abs(part[~same] - wanted[~same])
             error = max(error, float(np.max(np.where(np.isfinite(differences), differences, np.inf))))
         sizes = np.abs(wanted)
         scale = max(scale, float(np.max(sizes, where=np.isfinite(sizes), initial=0.0)))
