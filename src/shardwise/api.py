@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
-from shardwise.errors import MeshError, PlanError, ShardwiseError, one_line
+from shardwise.errors import MeshError, NotationError, PlanError, ShardwiseError, one_line
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse, parse_operand
@@ -130,8 +130,15 @@ def reshard(array: Any, equation: str, mesh: Any = None, *, hardware: str | Hard
     (None, 'x')
 
     Raises:
+        NotationError: the equation does more than change the layout of one array.
         ShardwiseError: as `einsum`.
     """
+    with _context(equation=equation):
+        read = parse(equation)
+        if len(read.operands) > 1 or read.result.dims != read.operands[0].dims:
+            raise NotationError(
+                "reshard changes the layout of one array, as A[I_x, J] -> A[I, J_x]: use sw.einsum for the rest"
+            )
     return einsum(equation, array, mesh=mesh, hardware=hardware)
 
 

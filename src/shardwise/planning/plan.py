@@ -21,6 +21,7 @@ from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search,
 from shardwise.program import Einsum, Program, Step
 
 KEPT = 10
+MOST_AXES = 5  # with six a plan takes a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def problem(
         LayoutError: a size that its axes do not divide.
     """
     grid = Mesh.parse(mesh)
+    if sum(size > 1 for _, size in grid.axes) > MOST_AXES:
+        raise PlanError(f"mesh {grid} has more than {MOST_AXES} axes: layouts are too many to search; join some axes")
     canonical = equation.on(grid)
     sizes = _checked_sizes(canonical, sizes)
     for operand in (*canonical.operands, *canonical.via, canonical.result):
@@ -156,7 +159,9 @@ def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -
         programs.setdefault(write(each, tree, operands, names, result, task.mesh))
         if len(programs) == KEPT:
             break
-    return tuple(_price(task, program) for program in programs)
+    # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
+    priced = (_price(task, program) for program in programs)
+    return tuple(each for each in priced if limit is None or each.estimate.peak_memory_bytes <= limit)
 
 
 def wanted_states(result: Operand, task: Problem) -> list[State]:

@@ -65,7 +65,7 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
         assert index is not None
         bounds = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
         inside = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(bounds, have, strict=True))
-        part = np.asarray(read(inside)).astype(dtype, copy=False)
+        part = _narrowed(np.asarray(read(inside)), dtype, operand.name)
         missing = [b - a - size for (a, b), size in zip(bounds, part.shape, strict=True)]
         return np.pad(part, [(0, width) for width in missing]) if any(missing) else part
 
@@ -91,6 +91,21 @@ def as_array(array: Any) -> Any:
             f"a {type(array).__name__} of rows of different lengths is no array: give rows of one length"
         ) from None
     return held if held.dtype.isnative else held.astype(held.dtype.newbyteorder("="))
+
+
+def _narrowed(part: np.ndarray, dtype: Any, name: str) -> np.ndarray:
+    """JAX without x64 holds 64-bit numbers in 32 bits; those that do not fit are refused."""
+    if part.dtype == dtype:
+        return part
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = part.astype(dtype)
+        lost = narrow != part if part.dtype.kind in "iu" else np.isinf(narrow) & ~np.isinf(part)
+    if lost.any():
+        value, kind = part[lost].flat[0], np.dtype(dtype).name
+        raise ArrayError(
+            f"array {name} holds {value}, which {kind} cannot: allow 64 bits, jax.config.update('jax_enable_x64', True)"
+        )
+    return narrow
 
 
 def check_numeric(dtype: Any, name: str) -> None:
