@@ -9,8 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import ArrayError
+from shardwise.layout import Layout
 from shardwise.runtime.arrays import fetch
 
 CHUNK = 1 << 22
@@ -142,12 +145,14 @@ def _largest(one: np.ndarray, other: np.ndarray, exact: bool) -> tuple[float, fl
 
 
 def replicas_equal(array: Any) -> bool:
-    """Whether shards of the same part of an array hold the same bits, on the devices that this process sees."""
+    """Whether shards of the same part of an array hold the same bits; where several processes hold them, all must ask."""
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
         return True
     spec = getattr(array.sharding, "spec", None)
     if getattr(spec, "unreduced", None):
         return True  # these are summands, not replicas
+    if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
+        return _replicas_equal_across_processes(array, array.sharding)
     first: dict[str, np.ndarray] = {}
     for shard in array.addressable_shards:
         held = np.asarray(shard.data)
@@ -155,6 +160,33 @@ def replicas_equal(array: Any) -> bool:
         if known is not held and not np.array_equal(_bits(known), _bits(held)):
             return False
     return True
+
+
+def _replicas_equal_across_processes(array: jax.Array, sharding: NamedSharding) -> bool:
+    """Whether, on every device, the largest and the smallest among the replicas' bits are the same; so all processes find
+    the same answer. Types that say what is replicated are what is in doubt here, so this one map is unchecked."""
+    every = tuple(sharding.mesh.axis_names)
+    idle = tuple(axis for axis in every if axis not in Layout.from_spec(sharding.spec).axes)
+    if not idle:
+        return True
+
+    def differ(shard: Any) -> Any:
+        words = _words(shard)
+        return lax.pmax(jnp.any(lax.pmax(words, idle) != lax.pmin(words, idle)).astype("int32"), every)
+
+    compare = jax.shard_map(differ, mesh=sharding.mesh, in_specs=sharding.spec, out_specs=PartitionSpec(), check_vma=False)
+    return not int(np.asarray(jax.jit(compare)(array).addressable_data(0)))
+
+
+def _words(array: Any) -> Any:
+    """The bits of an array as whole numbers of 32 bits."""
+    if jnp.iscomplexobj(array):
+        return jnp.stack([_words(array.real), _words(array.imag)])
+    if array.dtype.itemsize >= 4:
+        return lax.bitcast_convert_type(array, "uint32")
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        array = lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
+    return array.astype("int32")
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
