@@ -43,6 +43,8 @@ def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -
         layout = Layout.from_spec(layout, Layout.from_spec((None,) * np.ndim(array)).names)
     operand = Operand("A", layout) if isinstance(layout, Layout) else parse_operand(layout)
     _check_axes(operand, mesh)
+    if isinstance(array, jax.core.Tracer):
+        raise ArrayError(f"array {operand.name} is traced, and only a computation moves it: use sw.reshard, not sw.put")
     if isinstance(array, str | os.PathLike):
         source: Any = open_source(array)
     else:
@@ -53,10 +55,12 @@ def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -
 
 def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> jax.Array:
     """Place an array of the host, of a file, or one that JAX holds; where `shape` is larger, zeros fill the end."""
+    if isinstance(array, jax.core.Tracer):
+        return _place_traced(array, operand, mesh, shape)
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise DeviceError(f"mesh {Mesh.parse(mesh)} has no devices to place {operand.name} on: give sw.make_mesh(...)")
     if isinstance(array, jax.Array):
-        if isinstance(array, jax.core.Tracer) or not array.is_fully_addressable:
+        if not array.is_fully_addressable:
             raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
         if shape == array.shape:
             return jax.device_put(array, _sharding(operand, mesh))
@@ -75,6 +79,36 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
         return np.pad(part, [(0, width) for width in missing]) if any(missing) else part
 
     return jax.make_array_from_callback(shape, _sharding(operand, mesh), shard, dtype=dtype)
+
+
+def _place_traced(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> Any:
+    """Give a traced array that lives on no mesh, as one of the host does, its layout over Explicit axes; Auto axes show
+    none, so that over them it stays as it is."""
+    explicit = explicit_axes(mesh)
+    if not explicit:
+        if shape != array.shape:
+            raise ArrayError(
+                f"array {operand.name} has shape {array.shape}, which the equation needs padded to {shape}: inside jit under "
+                "Auto axes its layout is not known, so pad it before"
+            )
+        return array
+    if not jax.typeof(array).sharding.mesh.empty:
+        raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
+    if shape != array.shape:
+        array = jax.numpy.pad(array, [(0, more - size) for more, size in zip(shape, array.shape, strict=True)])
+    layout = _over(operand.layout.on(Mesh.parse(mesh)), explicit)
+    return jax.sharding.reshard(array, NamedSharding(mesh, layout.spec))
+
+
+def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
+    """The axes over which layouts are part of JAX's types."""
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return frozenset(str(name) for name, kind in pairs if kind == AxisType.Explicit)
+
+
+def _over(layout: Layout, axes: frozenset[str]) -> Layout:
+    """The part of a layout that these axes tell."""
+    return Layout(tuple((dim, tuple(a for a in split if a in axes)) for dim, split in layout.dims), layout.unreduced & axes)
 
 
 def check_numeric(dtype: Any, name: str) -> None:
@@ -125,11 +159,10 @@ def _check_axes(operand: Operand, mesh: AnyMesh) -> None:
 
 def sharding_of(array: Any) -> Any:
     """The sharding that fixes where an array lives; None where nothing does: on the host, uncommitted, or traced under
-    Auto axes."""
+    Auto axes. Of one traced under both kinds of axes it tells the Explicit ones alone."""
     if isinstance(array, jax.core.Tracer):
         sharding = jax.typeof(array).sharding
-        types = sharding.mesh.axis_types
-        return sharding if not sharding.mesh.empty and all(t == AxisType.Explicit for t in types) else None
+        return sharding if explicit_axes(sharding.mesh) else None
     if isinstance(array, jax.Array):
         return array.sharding if array.committed else None
     return None
@@ -145,7 +178,8 @@ def check_layout(sharding: Any, operand: Operand, mesh: AnyMesh) -> None:
     wanted = operand.layout.on(grid)
     if isinstance(sharding, NamedSharding) and Mesh.parse(sharding.mesh) == grid and _same_devices(sharding.mesh, mesh):
         has = Layout.from_spec(sharding.spec, operand.dims).on(grid)
-        if has != wanted:
+        told = explicit_axes(sharding.mesh) if isinstance(sharding.mesh, jax.sharding.AbstractMesh) else frozenset(grid.names)
+        if has != _over(wanted, told):
             raise ArrayError(
                 f"array {operand.name} is laid out as {operand.name}{has}, and the equation says {operand.name}{wanted}: "
                 f'move it first, sw.reshard({operand.name.lower()}, "{operand.name}{has} -> {operand.name}{wanted}")'

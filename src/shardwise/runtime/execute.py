@@ -24,6 +24,7 @@ from shardwise.runtime.arrays import (
     check_layout,
     check_numeric,
     check_shape,
+    explicit_axes,
     padded_sizes,
     place,
     sharding_of,
@@ -47,12 +48,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What is known of an array before its values: shape, dtype, and the layout or sharding that fixes its place."""
+    """What is known of an array before its values: shape, dtype, and the sharding that fixes its place.
+
+    `placeless`: nothing does, since it is of the host, or traced on no mesh as one of the host is.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
     sharding: Any
-    on_host: bool
+    placeless: bool
+    traced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,9 @@ def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
 
 def signature(array: Any) -> Signature:
     sharding = sharding_of(array)
-    on_host = sharding is None and not isinstance(array, jax.core.Tracer)
-    return Signature(array.shape, array.dtype, sharding, on_host)
+    traced = isinstance(array, jax.core.Tracer)
+    placeless = sharding is None and (not traced or jax.typeof(array).sharding.mesh.empty)
+    return Signature(array.shape, array.dtype, sharding, placeless, traced)
 
 
 @functools.lru_cache(maxsize=CACHED)
@@ -142,7 +148,7 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
     to_place = tuple(
         (index, tuple(padded[d] if axes else bound.sizes[d] for d, axes in operand.layout.dims))
         for index, (operand, array) in enumerate(zip(operands, given, strict=True))
-        if array.on_host
+        if array.placeless
     )
     return Prepared(jax.jit(lowered), operands, mesh, to_place)
 
@@ -173,7 +179,7 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
             if padded[dim] % grid.extent(axes):
                 raise LayoutError(f"{operand}: {not_divisible(dim, padded[dim], axes, grid)}")
     for operand, array in zip(canonical.operands, given, strict=True):
-        if not array.on_host:
+        if not array.placeless:
             _check_placed(array, operand, mesh, padded)
     preferred = options.arithmetic.preferred_element_type
     task = problem(
@@ -212,10 +218,11 @@ def read_equation(text: str, mesh: AnyMesh, options: Options, given: tuple[Signa
         if options.out is not None:
             raise NotationError(f"out={options.out!r} is given, but {text!r} says the result's layout already: drop out")
         return parse(text)
-    return _from_short_form(text, Mesh.parse(mesh), options.out, given)
+    return _from_short_form(text, mesh, options.out, given)
 
 
-def _from_short_form(text: str, grid: Mesh, out: Any, given: tuple[Signature, ...]) -> Equation:
+def _from_short_form(text: str, mesh: AnyMesh, out: Any, given: tuple[Signature, ...]) -> Equation:
+    grid = Mesh.parse(mesh)
     compact = "".join(text.split()).replace("→", "->")
     if "->" not in compact:
         raise NotationError(pointed(text, len(text.rstrip()), "missing arrow", "say what is wanted: ij,jk->ik"))
@@ -228,7 +235,7 @@ def _from_short_form(text: str, grid: Mesh, out: Any, given: tuple[Signature, ..
         name = _name(index)
         if len(term) != len(array.shape):
             raise ArrayError(f"operand {term!r} has {len(term)} dimensions, and its array has shape {array.shape}")
-        if array.sharding is None and not array.on_host:
+        if array.traced and len(explicit_axes(mesh)) < len(grid.names):
             raise NotationError(
                 f"{text!r} reads layouts off the arrays, but inside jit under Auto axes operand {term!r} shows none: "
                 "write the layouts, as A[I_x, J], or use Explicit axes"
