@@ -62,8 +62,9 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
     if isinstance(array, jax.Array):
         if not array.is_fully_addressable:
             raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
-        if shape == array.shape:
-            return jax.device_put(array, _sharding(operand, mesh))
+        sharding = _sharding(operand, mesh)
+        if shape == array.shape and sharding.is_fully_addressable:
+            return jax.device_put(array, sharding)  # across processes this would send the array, to compare it
         array = np.asarray(array)
     check_numeric(array.dtype, operand.name)
     read = array.read if isinstance(array, Source) else array.__getitem__
