@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -207,18 +205,13 @@ def _same_devices(one: Any, other: Any) -> bool:
 
 
 def fetch(array: Any) -> np.ndarray:
-    """The whole array on this host, also where other processes hold parts of it (then all must call this)."""
+    """The whole array on this host, also where other processes hold parts of it (then all must call this); partial sums
+    are summed."""
+    spec = array.sharding.spec if isinstance(array, jax.Array) and isinstance(array.sharding, NamedSharding) else None
+    if getattr(spec, "unreduced", None):
+        array = jax.sharding.reshard(array, NamedSharding(array.sharding.mesh, PartitionSpec()))
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         assert isinstance(array.sharding, NamedSharding)
-        replicated = NamedSharding(array.sharding.mesh, jax.sharding.PartitionSpec())
+        replicated = NamedSharding(array.sharding.mesh, PartitionSpec())
         return np.asarray(jax.jit(lambda x: x, out_shardings=replicated)(array).addressable_data(0))
     return np.asarray(array)
-
-
-def padded_sizes(operands: tuple[Operand, ...], sizes: Mapping[str, int], mesh: Mesh) -> dict[str, int]:
-    """The smallest sizes that every layout divides: multiples of the parts into which any of them cuts a dimension."""
-    parts = dict.fromkeys(sizes, 1)
-    for operand in operands:
-        for dim, axes in operand.layout.dims:
-            parts[dim] = math.lcm(parts[dim], mesh.extent(axes))
-    return {dim: padded_size(size, parts[dim]) for dim, size in sizes.items()}

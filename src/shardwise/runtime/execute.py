@@ -17,7 +17,7 @@ from shardwise.chips import Hardware
 from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, pointed
 from shardwise.layout import Layout, not_divisible
 from shardwise.mesh import Mesh
-from shardwise.notation import Equation, Operand, checked_sizes, parse
+from shardwise.notation import Equation, Operand, checked_sizes, padded_sizes, parse
 from shardwise.planning.plan import Problem, problem, rank
 from shardwise.program import Program
 from shardwise.runtime.arrays import (
@@ -25,7 +25,6 @@ from shardwise.runtime.arrays import (
     check_numeric,
     check_shape,
     explicit_axes,
-    padded_sizes,
     place,
     sharding_of,
 )
@@ -175,6 +174,11 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     stages = (*canonical.operands, *canonical.via, canonical.result)
     padded = padded_sizes(stages, sizes, grid) if options.pad else sizes
     for operand in stages:
+        if operand.layout.unreduced and len(explicit_axes(mesh)) < len(grid.names):
+            raise LayoutError(
+                f"{operand}: partial sums are part of JAX's types only where all axes of the mesh are Explicit: "
+                "make it by sw.make_mesh(...) as it comes, or write a result without them"
+            )
         for dim, axes in operand.layout.dims:
             if padded[dim] % grid.extent(axes):
                 raise LayoutError(f"{operand}: {not_divisible(dim, padded[dim], axes, grid)}")
