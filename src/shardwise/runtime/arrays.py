@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -103,6 +104,29 @@ def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
     """The axes over which layouts are part of JAX's types."""
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return frozenset(str(name) for name, kind in pairs if kind == AxisType.Explicit)
+
+
+def check_types(operand: Operand, mesh: AnyMesh) -> None:
+    """Refuse a layout that the mesh's axis types cannot express; JAX would move the array in silence, or fail.
+
+    Raises:
+        LayoutError: partial sums while some axis is Auto, or a dimension split over an Auto axis before an Explicit one.
+    """
+    explicit = explicit_axes(mesh)
+    if len(explicit) == len(mesh.axis_names):
+        return
+    if operand.layout.unreduced:
+        raise LayoutError(
+            f"{operand}: partial sums are part of JAX's types only where all axes of the mesh are Explicit: make it by "
+            "sw.make_mesh(...) as it comes, or write a result without them"
+        )
+    for dim, axes in operand.layout.dims:
+        for major, minor in itertools.pairwise(axes):
+            if major not in explicit and minor in explicit:
+                raise LayoutError(
+                    f"{operand}: {dim} is split over {major}, which is Auto, before {minor}, which is Explicit, and JAX's "
+                    f"types would drop {major}: write {minor} first, or make the mesh with axes of one type"
+                )
 
 
 def _over(layout: Layout, axes: frozenset[str]) -> Layout:

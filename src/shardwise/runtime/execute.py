@@ -24,6 +24,7 @@ from shardwise.runtime.arrays import (
     check_layout,
     check_numeric,
     check_shape,
+    check_types,
     explicit_axes,
     place,
     sharding_of,
@@ -174,11 +175,7 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     stages = (*canonical.operands, *canonical.via, canonical.result)
     padded = padded_sizes(stages, sizes, grid) if options.pad else sizes
     for operand in stages:
-        if operand.layout.unreduced and len(explicit_axes(mesh)) < len(grid.names):
-            raise LayoutError(
-                f"{operand}: partial sums are part of JAX's types only where all axes of the mesh are Explicit: "
-                "make it by sw.make_mesh(...) as it comes, or write a result without them"
-            )
+        check_types(operand, mesh)
         for dim, axes in operand.layout.dims:
             if padded[dim] % grid.extent(axes):
                 raise LayoutError(f"{operand}: {not_divisible(dim, padded[dim], axes, grid)}")
