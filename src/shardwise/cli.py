@@ -1,12 +1,13 @@
 """The command line: `shardwise plan`, `shardwise run`, `shardwise hardware`.
 
-Exit codes: 0 fine, 1 a check failed, 2 the user's mistake.
+Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 
@@ -19,15 +20,20 @@ EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.command is None:
-        parser.print_help()
-        return 0
     try:
+        options = parser.parse_args(arguments)
+        if options.command is None:
+            parser.print_help()
+            return 0
         return options.command(options)
+    except SystemExit as stop:  # argparse has said why
+        return stop.code if isinstance(stop.code, int) else 0
     except ShardwiseError as error:
-        text = str(error)
+        text = _in_options(str(error))
         print(f"shardwise:\n{text}" if "\n" in text else f"shardwise: {text}", file=sys.stderr)  # a caret keeps its column
+        return 2
+    except MemoryError as error:
+        print(f"shardwise: this host has not enough memory: {error}; use smaller --sizes", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("shardwise: interrupted", file=sys.stderr)
@@ -35,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _in_options(message: str) -> str:
+    """What messages say to do in Python, in the words of the command line."""
+    message = re.sub(r"as in sizes=\{'([^']+)': (\d+)\}", r"as in --sizes \1=\2", message)
+    return message.replace("pad=True pads", "--pad pads")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,15 +75,14 @@ def _parser() -> argparse.ArgumentParser:
         "--input", action="append", default=[], metavar="NAME=FILE",
         help="an operand from a file: A=a.npy, A=a.npz:name, A=a.safetensors:name (random numbers otherwise)",
     )  # fmt: skip
-    running.add_argument("--output", metavar="FILE", help="write the result to an .npy file")
+    running.add_argument("--output", metavar="FILE", help="write the result to an .npy or .safetensors file")
     running.add_argument("--seed", type=int, default=0, help="for operands without a file (default 0)")
     running.add_argument(
         "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
     )
-    running.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     running.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                          help="compare with the unsharded result (default: yes)")  # fmt: skip
-    running.add_argument("--runs", type=int, default=5, help="timed runs (default 5)")
+    running.add_argument("--runs", type=int, default=5, help="timed runs, 1 to 1000 (default 5); after 20 s no more are begun")
     running.set_defaults(command=run_command)
     hardware = commands.add_parser(
         "hardware",
@@ -91,16 +102,23 @@ def _problem_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hardware", help="a name that `shardwise hardware` lists (default: cpu, or that of the devices)")
     parser.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
     parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
+    parser.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def plan_command(options: argparse.Namespace) -> int:
     from shardwise import api
-    from shardwise.notation import parse_sizes
+    from shardwise.mesh import Mesh
+    from shardwise.notation import parse, parse_sizes, sizes_padded_on
     from shardwise.planning.explain import facts
 
+    if options.code and options.json:
+        raise ShardwiseError("--code and --json are two forms of the same plan: ask for one of them")
+    sizes = parse_sizes(options.sizes)
+    if options.pad:
+        sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
     ranked = api.plan(
-        options.equation, sizes=parse_sizes(options.sizes), mesh=options.mesh, hardware=options.hardware,
+        options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
         dtype=options.dtype or "float32", memory_limit=options.memory_limit,
     )  # fmt: skip
     if options.code:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from shardwise.errors import NotationError, did_you_mean, pointed
-from shardwise.layout import Axes, Layout, subscript
+from shardwise.layout import Axes, Layout, padded_size, subscript
 from shardwise.mesh import AXIS_NAME, Mesh
 
 ARRAY_NAME = re.compile(r"[^\W\d]\w*'*")
@@ -131,7 +132,7 @@ def parse_sizes(text: str) -> dict[str, int]:
     sizes = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
-        if not equals or not value.strip().lstrip("-").isdecimal():
+        if not equals or not re.fullmatch(r"\s*-?\d+\s*", value):
             raise NotationError(f"sizes {text!r}: {part!r} is no size; write I=16384,J=1024")
         if name.strip() in sizes:
             raise NotationError(f"sizes {text!r}: dimension {name.strip()} has two sizes; give one")
@@ -156,6 +157,26 @@ def checked_sizes(equation: Equation, shapes: Mapping[int, tuple[int, ...]]) -> 
                 )
             seen.setdefault(dim, operand.name)
     return sizes
+
+
+def padded_sizes(operands: Iterable[Operand], sizes: Mapping[str, int], mesh: Mesh) -> dict[str, int]:
+    """The smallest sizes that every layout divides: multiples of the parts into which any of them cuts a dimension."""
+    parts = dict.fromkeys(sizes, 1)
+    for operand in operands:
+        for dim, axes in operand.layout.dims:
+            if dim in parts:
+                parts[dim] = math.lcm(parts[dim], mesh.extent(axes))
+    return {dim: padded_size(size, parts[dim]) for dim, size in sizes.items()}
+
+
+def sizes_padded_on(equation: Equation, sizes: Mapping[str, int], mesh: Mesh) -> dict[str, int]:
+    """The smallest sizes that all layouts of an equation divide.
+
+    >>> sizes_padded_on(parse("A[I_x, J] -> A[I, J]"), {"I": 7, "J": 5}, Mesh.parse("x=4"))
+    {'I': 8, 'J': 5}
+    """
+    canonical = equation.on(mesh)
+    return padded_sizes((*canonical.operands, *canonical.via, canonical.result), sizes, mesh)
 
 
 class _Reader:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import functools
 import json
+import math
 import sys
 import threading
 import time
@@ -15,10 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import FileError, ShardwiseError
+from shardwise.errors import DeviceError, FileError, ShardwiseError
 from shardwise.mesh import Mesh
-from shardwise.notation import Equation, parse, parse_sizes
+from shardwise.notation import Equation, parse, parse_sizes, sizes_padded_on
 from shardwise.planning.explain import facts
+
+MOST_RUNS = 1000
+MOST_SECONDS = 20.0  # of timing
+WIDE = ("float64", "int64", "uint64", "complex128")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +40,31 @@ def run(options: argparse.Namespace) -> int:
     """Run an equation as the command line says; 0, or 1 where the check failed."""
     equation = parse(options.equation)
     grid = Mesh.parse(options.mesh)
-    equation.on(grid)
+    canonical = equation.on(grid)
+    _check_options(options, canonical)
     sources = _sources(options.input, equation)
     sizes = _sizes(parse_sizes(options.sizes), sources, equation)
-    if options.runs < 1:
-        raise ShardwiseError(f"--runs {options.runs}: at least one run is needed")
+    dtype = options.dtype or _common_dtype(sources)
+    _check_real(sources, dtype)
     with progress("starting JAX"):
         mesh = _start(grid, options.platform)
-    from shardwise import api
+    with _enough_bits(dtype), _enough_memory():
+        return _run(equation, sizes, sources, dtype, mesh, options)
 
-    padded = _padded(equation, sizes, grid) if options.pad else sizes
-    dtype = options.dtype or _common_dtype(sources)
+
+def _run(
+    equation: Equation, sizes: dict[str, int], sources: dict[int, Any], dtype: str, mesh: Any, options: argparse.Namespace
+) -> int:
+    from shardwise import api
+    from shardwise.runtime.files import check_target
+
+    padded = sizes_padded_on(equation, sizes, Mesh.parse(mesh)) if options.pad else sizes
     ranked = api.plan(
         options.equation, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=dtype, memory_limit=options.memory_limit
     )
+    shape = tuple(sizes[dim] for dim in equation.result.dims)
+    if options.output:
+        check_target(options.output, shape, dtype)  # before anything long
     if not options.json:
         print(ranked.explain(), end="\n\n", flush=True)
     with progress("placing the operands"):
@@ -59,8 +75,20 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(json.dumps(_facts(ranked, outcome), ensure_ascii=False, indent=2))
     if options.output:
-        _write(options.output, result, tuple(sizes[dim] for dim in equation.result.dims))
+        _write(options.output, result, shape)
     return 1 if outcome.check is not None and not outcome.check.ok else 0
+
+
+def _check_options(options: argparse.Namespace, equation: Equation) -> None:
+    if not 1 <= options.runs <= MOST_RUNS:
+        raise ShardwiseError(f"--runs {options.runs}: at least one run is needed, and at most {MOST_RUNS} are made")
+    if options.seed < 0:
+        raise ShardwiseError(f"--seed {options.seed}: a seed is 0 or more")
+    if options.output and equation.result.layout.unreduced:
+        raise ShardwiseError(
+            f"--output {options.output}: the result {equation.result} is partial sums, of which no file can hold all: "
+            "leave off the braces, or the file"
+        )
 
 
 @contextlib.contextmanager
@@ -97,7 +125,8 @@ def _sources(inputs: list[str], equation: Equation) -> dict[int, Any]:
             raise ShardwiseError(f"--input {text!r}: the equation has no operand {name}; it has {', '.join(names)}")
         if names.index(name) in sources:
             raise ShardwiseError(f"--input {text!r}: operand {name} has a file already")
-        sources[names.index(name)] = open_source(path)
+        source = open_source(path)
+        sources |= {index: source for index, other in enumerate(names) if other == name}
     return sources
 
 
@@ -126,18 +155,36 @@ def _start(grid: Mesh, platform: str | None) -> Any:
         if platform:
             jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     try:
-        return make_mesh(grid)
-    except RuntimeError as error:
-        if isinstance(error, ShardwiseError):
+        mesh = make_mesh(grid)
+    except ShardwiseError:
+        raise
+    except (RuntimeError, AssertionError) as error:  # JAX asserts where it finds no backend of the platform
+        raise DeviceError(f"no {platform} devices can be used here: {error or 'JAX finds none'}") from None
+    have = mesh.devices.flat[0].platform
+    if platform and have != platform:
+        raise DeviceError(f"--platform {platform}: JAX has started already, with {have} devices")
+    return mesh
+
+
+@contextlib.contextmanager
+def _enough_bits(dtype: str) -> Iterator[None]:
+    """Numbers of 64 bits where they are asked for, which JAX would make ones of 32 in silence."""
+    import jax
+
+    with jax.enable_x64(True) if dtype in WIDE else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _enough_memory() -> Iterator[None]:
+    import jax
+
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise ShardwiseError(f"no {platform} devices can be used here: {error}") from None
-
-
-def _padded(equation: Equation, sizes: dict[str, int], grid: Mesh) -> dict[str, int]:
-    from shardwise.runtime.arrays import padded_sizes
-
-    canonical = equation.on(grid)
-    return padded_sizes((*canonical.operands, *canonical.via, canonical.result), sizes, grid)
+        raise DeviceError(f"the devices have not enough memory: {error}; use smaller --sizes, or more devices") from None
 
 
 def _common_dtype(sources: dict[int, Any]) -> str:
@@ -145,7 +192,14 @@ def _common_dtype(sources: dict[int, Any]) -> str:
 
     if not sources:
         return "float32"
-    return jax.numpy.result_type(*(jax.dtypes.canonicalize_dtype(source.dtype) for source in sources.values())).name
+    with jax.enable_x64(True):
+        return jax.numpy.result_type(*(source.dtype for source in sources.values())).name
+
+
+def _check_real(sources: dict[int, Any], dtype: str) -> None:
+    for source in sources.values():
+        if source.dtype.kind == "c" and not dtype.startswith("complex"):
+            raise FileError(f"{source.name} holds {source.dtype.name}, whose imaginary part --dtype {dtype} would drop")
 
 
 def _place(
@@ -162,11 +216,22 @@ def _place(
         shape = tuple(sizes[dim] for dim in operand.dims)
         source = sources.get(index)
         if source is None:
-            drawn = generator.standard_normal(shape, np.float32)
-            source = (drawn * 8 if jnp.issubdtype(dtype, jnp.integer) else drawn).astype(jnp.dtype(dtype))
+            source = _drawn(generator, shape, jnp.dtype(dtype))
         placed = place(source, operand, mesh, tuple(padded[dim] for dim in operand.dims))
         arrays.append(jax.block_until_ready(placed.astype(jnp.dtype(dtype))))
     return arrays
+
+
+def _drawn(generator: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Random numbers around 0; whole ones up to about 30, so that products of int8 differ."""
+    import jax.numpy as jnp
+
+    drawn = generator.standard_normal(shape, np.float32)
+    if jnp.issubdtype(dtype, jnp.integer):
+        drawn = drawn * 8 if jnp.issubdtype(dtype, jnp.signedinteger) else abs(drawn * 8)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        drawn = drawn + 1j * generator.standard_normal(shape, np.float32)
+    return np.asarray(drawn).astype(dtype)
 
 
 def _measure(ranked: Any, equation: Equation, arrays: list[Any], mesh: Any, options: argparse.Namespace) -> tuple[Outcome, Any]:
@@ -182,10 +247,12 @@ def _measure(ranked: Any, equation: Equation, arrays: list[Any], mesh: Any, opti
         with progress("checking against the unsharded result"):
             checked = check(planned, unsharded(equation), *arrays)
     with progress("timing beside jax.jit"):
-        jitted, lay_out = automatic(equation, mesh)
-        laid = lay_out(*arrays)
-        rivals = {name: functools.partial(function, *laid) for name, function in jitted.items()}
-        times = interleaved({"planned": functools.partial(planned, *arrays), **rivals}, options.runs, 20.0)
+        rivals = {}
+        if not equation.on(Mesh.parse(mesh)).result.layout.unreduced:  # partial sums jax.jit cannot be asked for
+            jitted, lay_out = automatic(equation, mesh)
+            laid = lay_out(*arrays)
+            rivals = {name: functools.partial(function, *laid) for name, function in jitted.items()}
+        times = interleaved({"planned": functools.partial(planned, *arrays), **rivals}, options.runs, MOST_SECONDS)
     spread = max(timing.spread for timing in times.values())
     medians = {name: timing.median_seconds for name, timing in times.items()}
     return Outcome(checked, medians.pop("planned"), medians, spread), result
@@ -220,10 +287,17 @@ def _facts(ranked: Any, outcome: Outcome) -> dict[str, Any]:
         "spread": outcome.spread,
         "check": None if checked is None else {
             "ok": checked.ok,
-            "largest_error": max(leaf.error for leaf in checked.leaves),
-            "allowed": min(leaf.allowed for leaf in checked.leaves),
+            "largest_error": _finite(max(leaf.error for leaf in checked.leaves)),
+            "allowed": _finite(min(leaf.allowed for leaf in checked.leaves)),
+            "replicas_equal": all(leaf.replicas_equal for leaf in checked.leaves),
+            "notes": [leaf.note for leaf in checked.leaves if leaf.note],
         },
     }  # fmt: skip
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no word for infinity."""
+    return number if math.isfinite(number) else None
 
 
 def _write(path: str, result: Any, shape: tuple[int, ...]) -> None:

@@ -519,7 +519,7 @@ def test_put_needs_a_mesh_with_devices():
 
 
 def test_put_places_no_traced_array(mesh: jax.sharding.Mesh):
-    reason = "array A is placed already: move it with sw.reshard, not sw.put"
+    reason = "array A is traced, and only a computation moves it: use sw.reshard, not sw.put"
     assert refusal(ArrayError, lambda: jax.jit(lambda a: sw.put(a, "A[I_x, J]", mesh))(A)).startswith(reason)
 
 

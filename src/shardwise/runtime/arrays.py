@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -42,19 +41,24 @@ def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -
         layout = Layout.from_spec(layout, Layout.from_spec((None,) * len(source.shape)).names)
     operand = parse_operand(layout) if isinstance(layout, str) else Operand("A", Layout.parse(layout))
     _check_axes(operand, mesh)
+    if isinstance(array, jax.core.Tracer):
+        raise ArrayError(f"array {operand.name} is traced, and only a computation moves it: use sw.reshard, not sw.put")
     check_shape(source.shape, operand)
     return place(source, operand, mesh, _placed_shape(source.shape, operand, Mesh.parse(mesh), pad))
 
 
 def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> jax.Array:
     """Place an array of the host, of a file, or one that JAX holds; where `shape` is larger, zeros fill the end."""
+    if isinstance(array, jax.core.Tracer):
+        return _place_traced(array, operand, mesh, shape)
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise DeviceError(f"mesh {Mesh.parse(mesh)} has no devices to place {operand.name} on: give sw.make_mesh(...)")
     if isinstance(array, jax.Array):
-        if isinstance(array, jax.core.Tracer) or not array.is_fully_addressable:
+        if not array.is_fully_addressable:
             raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
-        if shape == array.shape:
-            return jax.device_put(array, _sharding(operand, mesh))
+        sharding = _sharding(operand, mesh)
+        if shape == array.shape and sharding.is_fully_addressable:
+            return jax.device_put(array, sharding)  # across processes this would send the array, to compare it
         array = np.asarray(array)
     check_numeric(array.dtype, operand.name)
     read = array.read if isinstance(array, Source) else array.__getitem__
@@ -106,6 +110,59 @@ def _narrowed(part: np.ndarray, dtype: Any, name: str) -> np.ndarray:
             f"array {name} holds {value}, which {kind} cannot: allow 64 bits, jax.config.update('jax_enable_x64', True)"
         )
     return narrow
+
+
+def _place_traced(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> Any:
+    """Give a traced array that lives on no mesh, as one of the host does, its layout over Explicit axes; Auto axes show
+    none, so that over them it stays as it is."""
+    explicit = explicit_axes(mesh)
+    if not explicit:
+        if shape != array.shape:
+            raise ArrayError(
+                f"array {operand.name} has shape {array.shape}, which the equation needs padded to {shape}: inside jit under "
+                "Auto axes its layout is not known, so pad it before"
+            )
+        return array
+    if not jax.typeof(array).sharding.mesh.empty:
+        raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
+    if shape != array.shape:
+        array = jax.numpy.pad(array, [(0, more - size) for more, size in zip(shape, array.shape, strict=True)])
+    layout = _over(operand.layout.on(Mesh.parse(mesh)), explicit)
+    return jax.sharding.reshard(array, NamedSharding(mesh, layout.spec))
+
+
+def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
+    """The axes over which layouts are part of JAX's types."""
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return frozenset(str(name) for name, kind in pairs if kind == AxisType.Explicit)
+
+
+def check_types(operand: Operand, mesh: AnyMesh) -> None:
+    """Refuse a layout that the mesh's axis types cannot express; JAX would move the array in silence, or fail.
+
+    Raises:
+        LayoutError: partial sums while some axis is Auto, or a dimension split over an Auto axis before an Explicit one.
+    """
+    explicit = explicit_axes(mesh)
+    if len(explicit) == len(mesh.axis_names):
+        return
+    if operand.layout.unreduced:
+        raise LayoutError(
+            f"{operand}: partial sums are part of JAX's types only where all axes of the mesh are Explicit: make it by "
+            "sw.make_mesh(...) as it comes, or write a result without them"
+        )
+    for dim, axes in operand.layout.dims:
+        for major, minor in itertools.pairwise(axes):
+            if major not in explicit and minor in explicit:
+                raise LayoutError(
+                    f"{operand}: {dim} is split over {major}, which is Auto, before {minor}, which is Explicit, and JAX's "
+                    f"types would drop {major}: write {minor} first, or make the mesh with axes of one type"
+                )
+
+
+def _over(layout: Layout, axes: frozenset[str]) -> Layout:
+    """The part of a layout that these axes tell."""
+    return Layout(tuple((dim, tuple(a for a in split if a in axes)) for dim, split in layout.dims), layout.unreduced & axes)
 
 
 def check_numeric(dtype: Any, name: str) -> None:
@@ -161,11 +218,10 @@ def _check_axes(operand: Operand, mesh: AnyMesh) -> None:
 
 def sharding_of(array: Any) -> Any:
     """The sharding that fixes where an array lives; None where nothing does: on the host, uncommitted, or traced under
-    Auto axes."""
+    Auto axes. Of one traced under both kinds of axes it tells the Explicit ones alone."""
     if isinstance(array, jax.core.Tracer):
         sharding = jax.typeof(array).sharding
-        types = sharding.mesh.axis_types
-        return sharding if not sharding.mesh.empty and all(t == AxisType.Explicit for t in types) else None
+        return sharding if explicit_axes(sharding.mesh) else None
     if isinstance(array, jax.Array):
         return array.sharding if array.committed else None
     return None
@@ -181,7 +237,8 @@ def check_layout(sharding: Any, operand: Operand, mesh: AnyMesh) -> None:
     wanted = operand.layout.on(grid)
     if isinstance(sharding, NamedSharding) and Mesh.parse(sharding.mesh) == grid and _same_devices(sharding.mesh, mesh):
         has = Layout.from_spec(sharding.spec, operand.dims).on(grid)
-        if has != wanted:
+        told = explicit_axes(sharding.mesh) if isinstance(sharding.mesh, jax.sharding.AbstractMesh) else frozenset(grid.names)
+        if has != _over(wanted, told):
             raise ArrayError(
                 f"array {operand.name} is laid out as {operand.name}{has}, and the equation says {operand.name}{wanted}: "
                 f'move it first, sw.reshard({operand.name.lower()}, "{operand.name}{has} -> {operand.name}{wanted}")'
@@ -209,18 +266,13 @@ def _same_devices(one: Any, other: Any) -> bool:
 
 
 def fetch(array: Any) -> np.ndarray:
-    """The whole array on this host, also where other processes hold parts of it (then all must call this)."""
+    """The whole array on this host, also where other processes hold parts of it (then all must call this); partial sums
+    are summed."""
+    spec = array.sharding.spec if isinstance(array, jax.Array) and isinstance(array.sharding, NamedSharding) else None
+    if getattr(spec, "unreduced", None):
+        array = jax.sharding.reshard(array, NamedSharding(array.sharding.mesh, PartitionSpec()))
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         assert isinstance(array.sharding, NamedSharding)
-        replicated = NamedSharding(array.sharding.mesh, jax.sharding.PartitionSpec())
+        replicated = NamedSharding(array.sharding.mesh, PartitionSpec())
         return np.asarray(jax.jit(lambda x: x, out_shardings=replicated)(array).addressable_data(0))
     return np.asarray(array)
-
-
-def padded_sizes(operands: tuple[Operand, ...], sizes: Mapping[str, int], mesh: Mesh) -> dict[str, int]:
-    """The smallest sizes that every layout divides: multiples of the parts into which any of them cuts a dimension."""
-    parts = dict.fromkeys(sizes, 1)
-    for operand in operands:
-        for dim, axes in operand.layout.dims:
-            parts[dim] = math.lcm(parts[dim], mesh.extent(axes))
-    return {dim: padded_size(size, parts[dim]) for dim, size in sizes.items()}

@@ -9,8 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import ArrayError
+from shardwise.layout import Layout
 from shardwise.runtime.arrays import fetch
 
 CHUNK = 1 << 22
@@ -90,8 +93,10 @@ def _gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         filled = list(arrays)
         for index, leaf in zip(inexact, chosen, strict=True):
             filled[index] = leaf
-        outputs = jax.tree.leaves(function(*jax.tree.unflatten(tree, filled)))
-        return sum(jnp.sum(jnp.square(jnp.abs(out))) for out in outputs if jnp.issubdtype(out.dtype, jnp.inexact))
+        outputs = [jnp.asarray(out) for out in jax.tree.leaves(function(*jax.tree.unflatten(tree, filled)))]
+        if all(_is_whole(out.dtype) for out in outputs):
+            raise ArrayError("no output has a floating or complex dtype: there is no gradient to check")
+        return sum(jnp.sum(out.real**2 + out.imag**2) for out in outputs if not _is_whole(out.dtype))
 
     return jax.jit(jax.grad(energy))([arrays[index] for index in inexact])
 
@@ -120,37 +125,49 @@ def _leaf(name: str, got: Any, wanted: Any, largest: int) -> Leaf:
         return Leaf(name, 0.0, 0.0, replicas)
     if not np.array_equal(np.isnan(one), np.isnan(other)):
         return Leaf(name, float("inf"), 0.0, replicas, "NaN stands in other places than in the reference")
-    exact = not jnp.issubdtype(one.dtype, jnp.inexact)
-    error, scale = _largest(one, other, exact)
-    if exact:
+    error, scale = _largest(one, other)
+    if _is_whole(one.dtype):
         return Leaf(name, error, 0.0, replicas)
     own = float(jnp.finfo(one.dtype).eps)
     allowed = 8 * (own + min(own, float(jnp.finfo("float32").eps)) * largest**0.5) * scale
     return Leaf(name, error, allowed, replicas)
 
 
-def _largest(one: np.ndarray, other: np.ndarray, exact: bool) -> tuple[float, float]:
+def _is_whole(dtype: Any) -> bool:
+    return not jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _largest(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """The largest difference and the largest value of the reference; part by part, so that large arrays fit."""
-    wide = np.int64 if exact else np.complex128 if one.dtype.kind == "c" else np.float64
+    whole = _is_whole(one.dtype) and _is_whole(other.dtype)
+    wide = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
     error = scale = 0.0
     for start in range(0, one.size, CHUNK):
-        part, wanted = (x.reshape(-1)[start : start + CHUNK].astype(wide) for x in (one, other))
-        same = (part == wanted) | ((part != part) & (wanted != wanted))  # equal, infinities too, or both NaN
-        if not same.all():
-            differences = np.abs(part[~same] - wanted[~same])
-            error = max(error, float(np.max(np.where(np.isfinite(differences), differences, np.inf))))
+        part, wanted = (x.reshape(-1)[start : start + CHUNK] for x in (one, other))
+        if whole:  # float64 would take neighbours beyond 2**53 for equal, and int64 alone 2**64 - 1 for -1
+            differ = (part.astype(np.int64) != wanted.astype(np.int64)) | ((part < 0) != (wanted < 0))
+            part, wanted = part.astype(wide), wanted.astype(wide)
+        else:  # infinities are equal to themselves, and NaN here
+            part, wanted = part.astype(wide), wanted.astype(wide)
+            differ = (part != wanted) & ((part == part) | (wanted == wanted))
+        if differ.any():
+            with np.errstate(invalid="ignore", over="ignore"):
+                gaps = np.abs(part[differ] - wanted[differ])
+            error = max(error, float(whole), float(np.max(np.where(np.isfinite(gaps), gaps, np.inf))))
         sizes = np.abs(wanted)
         scale = max(scale, float(np.max(sizes, where=np.isfinite(sizes), initial=0.0)))
     return error, scale
 
 
 def replicas_equal(array: Any) -> bool:
-    """Whether shards of the same part of an array hold the same bits, on the devices that this process sees."""
+    """Whether shards of the same part of an array hold the same bits; where several processes hold them, all must ask."""
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
         return True
     spec = getattr(array.sharding, "spec", None)
     if getattr(spec, "unreduced", None):
         return True  # these are summands, not replicas
+    if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
+        return _replicas_equal_across_processes(array, array.sharding)
     first: dict[str, np.ndarray] = {}
     for shard in array.addressable_shards:
         held = np.asarray(shard.data)
@@ -158,6 +175,33 @@ def replicas_equal(array: Any) -> bool:
         if known is not held and not np.array_equal(_bits(known), _bits(held)):
             return False
     return True
+
+
+def _replicas_equal_across_processes(array: jax.Array, sharding: NamedSharding) -> bool:
+    """Whether, on every device, the largest and the smallest among the replicas' bits are the same; so all processes find
+    the same answer. Types that say what is replicated are what is in doubt here, so this one map is unchecked."""
+    every = tuple(sharding.mesh.axis_names)
+    idle = tuple(axis for axis in every if axis not in Layout.from_spec(sharding.spec).axes)
+    if not idle:
+        return True
+
+    def differ(shard: Any) -> Any:
+        words = _words(shard)
+        return lax.pmax(jnp.any(lax.pmax(words, idle) != lax.pmin(words, idle)).astype("int32"), every)
+
+    compare = jax.shard_map(differ, mesh=sharding.mesh, in_specs=sharding.spec, out_specs=PartitionSpec(), check_vma=False)
+    return not int(np.asarray(jax.jit(compare)(array).addressable_data(0)))
+
+
+def _words(array: Any) -> Any:
+    """The bits of an array as whole numbers of 32 bits."""
+    if jnp.iscomplexobj(array):
+        return jnp.stack([_words(array.real), _words(array.imag)])
+    if array.dtype.itemsize >= 4:
+        return lax.bitcast_convert_type(array, "uint32")
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        array = lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
+    return array.astype("int32")
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

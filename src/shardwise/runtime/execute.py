@@ -16,7 +16,7 @@ from shardwise.chips import Hardware
 from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, PlanError, counted, pointed
 from shardwise.layout import Layout, not_divisible
 from shardwise.mesh import Mesh
-from shardwise.notation import Equation, Operand, checked_sizes, parse
+from shardwise.notation import Equation, Operand, checked_sizes, padded_sizes, parse
 from shardwise.planning.cost import ITEM_BYTES
 from shardwise.planning.plan import Problem, problem, rank
 from shardwise.program import Program
@@ -25,7 +25,8 @@ from shardwise.runtime.arrays import (
     check_layout,
     check_numeric,
     check_shape,
-    padded_sizes,
+    check_types,
+    explicit_axes,
     place,
     sharding_of,
 )
@@ -48,12 +49,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What is known of an array before its values: shape, dtype, and the layout or sharding that fixes its place."""
+    """What is known of an array before its values: shape, dtype, and the sharding that fixes its place.
+
+    `placeless`: nothing does, since it is of the host, or traced on no mesh as one of the host is.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
     sharding: Any
-    on_host: bool
+    placeless: bool
+    traced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,9 @@ def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
 
 def signature(array: Any) -> Signature:
     sharding = sharding_of(array)
-    on_host = sharding is None and not isinstance(array, jax.core.Tracer)
-    return Signature(array.shape, array.dtype, sharding, on_host)
+    traced = isinstance(array, jax.core.Tracer)
+    placeless = sharding is None and (not traced or jax.typeof(array).sharding.mesh.empty)
+    return Signature(array.shape, array.dtype, sharding, placeless, traced)
 
 
 @functools.lru_cache(maxsize=CACHED)
@@ -156,7 +162,7 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
     to_place = tuple(
         (index, tuple(padded[d] if axes else bound.sizes[d] for d, axes in operand.layout.dims))
         for index, (operand, array) in enumerate(zip(operands, given, strict=True))
-        if array.on_host
+        if array.placeless
     )
     return Prepared(jax.jit(lowered), operands, mesh, to_place)
 
@@ -184,11 +190,12 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     stages = (*canonical.operands, *canonical.via, canonical.result)
     padded = padded_sizes(stages, sizes, grid) if options.pad else sizes
     for operand in stages:
+        check_types(operand, mesh)
         for dim, axes in operand.layout.dims:
             if padded[dim] % grid.extent(axes):
                 raise LayoutError(f"{operand}: {not_divisible(dim, padded[dim], axes, grid)}")
     for operand, array in zip(canonical.operands, given, strict=True):
-        if not array.on_host:
+        if not array.placeless:
             _check_placed(array, operand, mesh, padded)
     preferred = _dtype_name(options.arithmetic.preferred_element_type)
     task = problem(
@@ -249,10 +256,11 @@ def read_equation(text: str, mesh: AnyMesh, options: Options, given: tuple[Signa
         if options.out is not None:
             raise NotationError(f"out={options.out!r} is given, but {text!r} says the result's layout already: drop out")
         return parse(text)
-    return _from_short_form(text, Mesh.parse(mesh), options.out, given)
+    return _from_short_form(text, mesh, options.out, given)
 
 
-def _from_short_form(text: str, grid: Mesh, out: Any, given: tuple[Signature, ...]) -> Equation:
+def _from_short_form(text: str, mesh: AnyMesh, out: Any, given: tuple[Signature, ...]) -> Equation:
+    grid = Mesh.parse(mesh)
     compact = "".join(text.split()).replace("→", "->")
     if "->" not in compact:
         raise NotationError(pointed(text, len(text.rstrip()), "missing arrow", "say what is wanted: ij,jk->ik"))
@@ -267,7 +275,7 @@ def _from_short_form(text: str, grid: Mesh, out: Any, given: tuple[Signature, ..
         if len(term) != len(array.shape):
             have = f"operand {term!r} has {counted(len(term), 'dimension')}, and its array has shape {array.shape}"
             raise ArrayError(f"{have}: every letter names one dimension")
-        if array.sharding is None and not array.on_host:
+        if array.traced and len(explicit_axes(mesh)) < len(grid.names):
             raise NotationError(
                 f"{text!r} reads layouts off the arrays, but inside jit under Auto axes operand {term!r} shows none: "
                 "write the layouts, as A[I_x, J], or use Explicit axes"

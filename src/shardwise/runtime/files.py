@@ -131,6 +131,17 @@ def save(
             beside.unlink(missing_ok=True)
 
 
+def check_target(path: str | os.PathLike[str], shape: Sequence[int], dtype: DTypeLike) -> None:
+    """Say early what `save` would say of its target.
+
+    Raises:
+        FileError: the format cannot hold the dtype, the folder is missing, or the disk is full.
+    """
+    name, dtype = os.fsdecode(path), np.dtype(dtype)
+    with _naming(name):
+        _check_target(*_split(name), dtype, math.prod(shape) * dtype.itemsize)
+
+
 # Names and files.
 
 
