@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout
-from shardwise.planning.cost import ITEM_BYTES, Costs, einsum_flops, turned_bytes
+from shardwise.planning.cost import Costs, einsum_flops, turned_bytes
 from shardwise.planning.plan import Problem
 from shardwise.program import (
     AllGather,
