@@ -63,7 +63,7 @@ class Brute:
     def __post_init__(self) -> None:
         self.costs = Costs(self.task.hardware, self.task.mesh, self.task.dtype, self.task.accumulated)
         self.axes = tuple(name for name, size in self.task.mesh.axes if size > 1)
-        self.alone: dict[tuple[Held, bool], list[tuple[Held, float, float, Step]]] = {}
+        self.alone: dict[Held, list[tuple[Held, float, float, Step]]] = {}
         self.joined: dict[tuple[Held, ...], tuple[Held, float, float, Step] | None] = {}
         operands = self.task.equation.operands
         start = tuple(Held((n,), operand.layout, True) for n, operand in enumerate(operands))
@@ -117,7 +117,7 @@ class Brute:
         temporary = [0.0 if held.given else self.bytes_of(held) for held in state]
         live = self.inputs + sum(temporary)
         for at, held in enumerate(state):
-            for after, seconds, made, step in self.steps_of(held, final):
+            for after, seconds, made, step in self.steps_of(held):
                 yield (*state[:at], after, *state[at + 1 :]), seconds, live + made, step
         chosen = [(0,)] if len(state) == 1 and not final else itertools.combinations(range(len(state)), 2)
         for places in chosen:
@@ -130,11 +130,11 @@ class Brute:
 
     # The steps of one array.
 
-    def steps_of(self, held: Held, final: bool) -> list[tuple[Held, float, float, Step]]:
-        known = self.alone.get((held, final))
+    def steps_of(self, held: Held) -> list[tuple[Held, float, float, Step]]:
+        known = self.alone.get(held)
         if known is None:
             name = self.name(held)
-            known = self.alone[held, final] = []
+            known = self.alone[held] = []
             for step in self.conceivable(name, held.layout):
                 try:
                     layout = rule(step, {name: held.layout}, self.task.mesh)[name]
@@ -143,7 +143,7 @@ class Brute:
                 after = Held(held.operands, layout, False)
                 made = self.bytes_of(after)
                 if made:
-                    known.append((after, self.seconds(step, held, self.bytes_of(held), made, final), made, step))
+                    known.append((after, self.seconds(step, held, self.bytes_of(held), made), made, step))
         return known
 
     def conceivable(self, name: str, layout: Layout) -> Iterator[Step]:
@@ -167,14 +167,21 @@ class Brute:
                     if arranged != layout and [self.task.mesh.extent(axes) for axes in dims] == extents:
                         yield relayout(name, layout, arranged, self.task.mesh)
 
-    def seconds(self, step: Step, held: Held, took: float, made: float, final: bool) -> float:
+    def seconds(self, step: Step, held: Held, took: float, made: float) -> float:
         if isinstance(step, Slice):
             return self.costs.slice(made)
         assert not isinstance(step, Einsum)
         if isinstance(step, CollectivePermute) and all(source == target for source, target in step.pairs):
             return 0.0
-        at = held.layout.names.index(step.dim) if isinstance(step, AllGather | ReduceScatter) else 0
-        return self.costs.collective(kind(step), step.axes, took, made, turned_bytes(kind(step), at, took, made, final))
+        dims = held.layout.names.index
+        match step:
+            case AllGather() | ReduceScatter():
+                places = (dims(step.dim), 0)
+            case AllToAll():
+                places = (dims(step.source_dim), dims(step.target_dim))
+            case _:
+                places = (0, 0)
+        return self.costs.collective(kind(step), step.axes, took, made, turned_bytes(kind(step), *places, took, made))
 
     # The steps that join arrays.
 

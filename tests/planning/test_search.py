@@ -123,7 +123,6 @@ def test_a_tie_goes_to_fewer_steps_and_never_to_a_slower_program():
     assert rank(task)[0].estimate.seconds == pytest.approx(found[0], rel=1e-9, abs=0)
 
 
-@pytest.mark.xfail(strict=True, reason="the search prepares one operand after the other; here in turn needs less memory")
 @pytest.mark.parametrize(
     ("equation", "sizes", "hardware", "dtype", "limit"),
     [
@@ -131,7 +130,11 @@ def test_a_tie_goes_to_fewer_steps_and_never_to_a_slower_program():
         ("A[I_z, J] · B[I_y, J_z] -> R[J_{x,z}]", {"I": 2, "J": 2048}, "tpu-v5e", "float32", 24575),
     ],
 )
-def test_operands_prepared_in_turn_fit_a_tight_limit(equation, sizes, hardware, dtype, limit):
-    """Rare (2 of 10,700 random problems, on three axes): a faster program fits if the steps on both operands alternate."""
-    task = problem(parse(equation), sizes, CUBE, hardware, dtype)
-    hold(Case(task.equation, sizes, CUBE, hardware), task, Brute(task), limit)
+def test_operands_are_prepared_one_after_the_other(equation, sizes, hardware, dtype, limit):
+    """Under a memory limit a faster program may fit if the steps on both operands alternate (2 of 10,700 random problems,
+    on three axes). The search does not look for those: what it finds fits, and is not far from the best."""
+    task = problem(parse(equation), sizes, CUBE, hardware, dtype, memory_limit=limit)
+    found, brute = rank(task)[0].estimate, Brute(task).best(limit)
+    assert brute is not None
+    assert found.peak_memory_bytes <= limit
+    assert brute[0] < found.seconds < 1.5 * brute[0]

@@ -5,6 +5,7 @@ other arrays do, the search runs over one array at a time: forward from each ope
 joins them at every local einsum that the axes allow. A candidate is the cheapest program for one way to do the last
 einsum (or, where there is none, through one intermediate layout). A memory limit keeps, for every layout, the labels
 that no other beats in both seconds and peak memory, and drops those over the limit; without one, only the fastest.
+Operands are prepared one after the other: programs that take turns between them are not looked for.
 """
 
 from __future__ import annotations
