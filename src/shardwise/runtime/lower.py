@@ -6,7 +6,7 @@ Every map is checked by JAX's own types (`check_vma`): a value that must leave r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -233,5 +233,5 @@ def invarying_axes(program: Program) -> list[set[str]]:
     return found[::-1]
 
 
-def _all_dims(states: list[dict[str, Layout]]) -> list[str]:
+def _all_dims(states: Sequence[dict[str, Layout]]) -> list[str]:
     return list(dict.fromkeys(dim for state in states for layout in state.values() for dim in layout.names))
