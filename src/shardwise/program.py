@@ -223,7 +223,28 @@ def _permuted(before: Layout, step: CollectivePermute, mesh: Mesh, after: Layout
     for side in zip(*step.pairs, strict=True):
         if len(set(side)) < len(side) or not all(0 <= position < extent for position in side):
             raise ProgramError(f"pairs {step.pairs} are no permutation of {extent} positions")
+    if before.dims != after.dims:
+        _check_arrivals(step, before, after, mesh)
     return after
+
+
+def _check_arrivals(step: CollectivePermute, before: Layout, after: Layout, mesh: Mesh) -> None:
+    """Where the layout changes, every device must receive the part that the new layout gives it."""
+    pairs = [({*old, *new}, old != new) for (_, old), (_, new) in zip(before.dims, after.dims, strict=True)]
+    moved = set(step.axes).union(*(axes for axes, changed in pairs if changed or axes & set(step.axes)))
+    group = Mesh(tuple((axis, mesh.axis_size(axis)) for axis in mesh.names if axis in moved))
+    positions = list(Mesh(tuple((axis, mesh.axis_size(axis)) for axis in step.axes)).coordinates())
+    sender = {target: source for source, target in step.pairs}
+
+    def part(layout: Layout, coordinate: Mapping[str, int]) -> tuple[int, ...]:
+        split = (axes for _, axes in layout.dims if moved.issuperset(axes))
+        summand = (coordinate[axis] for axis in sorted(moved & layout.unreduced))
+        return (*(flat_index(coordinate, axes, mesh) for axes in split), *summand)
+
+    for coordinate in group.coordinates():
+        source = sender.get(flat_index(coordinate, step.axes, mesh))
+        if source is None or part(before, {**coordinate, **positions[source]}) != part(after, coordinate):
+            raise ProgramError(f"the pairs do not bring every device its part of {after}: use relayout")
 
 
 def einsum_layout(operands: list[tuple[str, Layout]], dims: tuple[str, ...]) -> Layout:

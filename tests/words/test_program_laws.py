@@ -26,6 +26,7 @@ from shardwise.program import (
     AllGather,
     AllReduce,
     AllToAll,
+    CollectivePermute,
     Einsum,
     Program,
     ReduceScatter,
@@ -126,12 +127,45 @@ def test_a_permutation_by_relayout_keeps_the_value(random: Random):
     before = random_layout(random, "IJ", mesh.names, mesh.names[-1:])
     value = distinct(random, (mesh.size, mesh.size))
     for after in every_layout(("I", "J"), mesh):
-        same = all(mesh.extent(a) == mesh.extent(b) for (_, a), (_, b) in zip(before.dims, after.dims, strict=True))
-        if same and set(before.axes) == set(after.axes) and before.unreduced == after.unreduced and before != after:
+        if _can_become(before, after, mesh):
             step = relayout("A", before, after, mesh)
             assert rule(step, {"A": before}, mesh)["A"] == after
             done = apply(step, {"A": scatter(value, before, mesh)}, {"A": before}, mesh)["A"]
             assert is_the_value(done, after, mesh, value)
+
+
+@given(randoms)
+def test_rule_accepts_a_permutation_to_another_layout_exactly_where_it_keeps_the_value(random: Random):
+    mesh = random.choice(
+        [Mesh.parse("x=2, y=2"), Mesh.parse("x=3, y=3"), Mesh.parse("x=2, y=2, z=2"), Mesh.parse("x=4, y=2, z=2")]
+    )
+    before = random_layout(random, "IJ", mesh.names)
+    others = [layout for layout in every_layout(("I", "J"), mesh) if _can_become(before, layout, mesh)]
+    if not others:
+        return
+    after = random.choice(others)
+    right = relayout("A", before, after, mesh)
+    axes = random.choice([right.axes, tuple(random.sample(mesh.names, random.randint(1, len(mesh.names))))])
+    extent = mesh.extent(axes)
+    pairs = list(right.pairs) if axes == right.axes else [(k, k) for k in range(extent)]
+    if random.random() < 0.7:  # two senders change places, or a pair is missing
+        one, other = random.randrange(extent), random.randrange(extent)
+        pairs[one], pairs[other] = (pairs[other][0], pairs[one][1]), (pairs[one][0], pairs[other][1])
+        pairs = pairs[: random.choice([extent, extent, extent - 1])] if one != other else pairs
+    step = CollectivePermute("A", axes, tuple(pairs), after)
+    value = distinct(random, (mesh.size, mesh.size))
+    done = apply(step, {"A": scatter(value, before, mesh)}, {"A": before}, mesh)["A"]
+    try:
+        rule(step, {"A": before}, mesh)
+    except ProgramError:
+        assert not is_the_value(done, after, mesh, value), f"{step} on {before} is refused, and keeps the value"
+    else:
+        assert is_the_value(done, after, mesh, value), f"{step} on {before} is accepted, and does not keep the value"
+
+
+def _can_become(before: Layout, after: Layout, mesh: Mesh) -> bool:
+    same = all(mesh.extent(a) == mesh.extent(b) for (_, a), (_, b) in zip(before.dims, after.dims, strict=True))
+    return same and set(before.axes) == set(after.axes) and before.unreduced == after.unreduced and before != after
 
 
 def test_a_shift_rolls_the_value():

@@ -122,6 +122,8 @@ class _Local:
         result, out = self.program.result, values[self.program.output]
         if self.sizes:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
+        if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
+            out = out.astype(self.arithmetic.preferred_element_type)
         if result.unreduced:
             out = lax.pcast(out, tuple(sorted(result.unreduced)), to="unreduced")
         return out
