@@ -59,6 +59,7 @@ format: $(READY)
 	@$(BIN)/ruff format
 
 bench: $(READY)
+	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.run
 
 fuzz: $(READY)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
-from shardwise.errors import ShardwiseError
+from shardwise.errors import MeshError, NotationError, PlanError, ShardwiseError, one_line
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
-from shardwise.notation import parse, parse_operand
+from shardwise.notation import Equation, parse, parse_operand
 from shardwise.pictures.placement import Placement
 from shardwise.planning.plan import Candidate, Ranking, problem, rank
 from shardwise.program import Program
@@ -42,7 +42,15 @@ class Plan(Ranking):
         """
         from shardwise.runtime.execute import planned_function
 
-        return planned_function(self.task, (candidate or self.best).program, mesh)
+        given = {"equation": self.task.equation, "mesh": mesh}
+        with _context(**given):
+            planned = planned_function(self.task, (candidate or self.best).program, mesh)
+
+        def function(*arrays: Any) -> jax.Array:
+            with _context(arrays=arrays, **given):
+                return planned(*arrays)
+
+        return function
 
 
 def plan(
@@ -72,7 +80,7 @@ def plan(
             from shardwise.runtime.devices import hardware_of
 
             hardware = hardware_of(mesh, None)
-        _check_overlap(overlap)
+        _check_flags(overlap=overlap)
         task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), memory_limit=memory_limit)
         return Plan(task, rank(task))
 
@@ -107,7 +115,7 @@ def einsum(
     from shardwise.runtime.lower import Arithmetic
 
     with _context(equation=equation, arrays=arrays, mesh=mesh):
-        _check_overlap(overlap)
+        _check_flags(overlap=overlap, pad=pad)
         chip = None if hardware is None else _hardware(hardware)
         options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type))
         return run(equation, arrays, mesh, options)
@@ -122,8 +130,15 @@ def reshard(array: Any, equation: str, mesh: Any = None, *, hardware: str | Hard
     (None, 'x')
 
     Raises:
+        NotationError: the equation does more than change the layout of one array.
         ShardwiseError: as `einsum`.
     """
+    with _context(equation=equation):
+        read = parse(equation)
+        if len(read.operands) > 1 or read.result.dims != read.operands[0].dims:
+            raise NotationError(
+                "reshard changes the layout of one array, as A[I_x, J] -> A[I, J_x]: use sw.einsum for the rest"
+            )
     return einsum(equation, array, mesh=mesh, hardware=hardware)
 
 
@@ -148,6 +163,7 @@ def put(array: Any, layout: str | Layout, mesh: Any = None, *, pad: bool = False
     from shardwise.runtime.devices import find_mesh
 
     with _context(array=array, layout=layout, mesh=mesh):
+        _check_flags(pad=pad)
         return arrays.put(array, layout, find_mesh(mesh), pad=pad)
 
 
@@ -167,10 +183,13 @@ def show(x: Any, mesh: Any = None) -> Placement | Plan | Candidate | Program:
     if isinstance(x, Plan | Placement | Candidate | Program):
         shown = x
     elif isinstance(x, str | Layout):
-        operand = parse_operand(str(x))
-        grid = Mesh.parse(mesh if mesh is not None else {})
-        sizes = {dim: grid.extent(axes) for dim, axes in operand.layout.dims}
-        shown = Placement.of(operand.name, operand.layout, sizes, grid)
+        with _context(layout=x, mesh=mesh):
+            operand = parse_operand(str(x))
+            if mesh is None and operand.layout.axes:
+                raise MeshError("a layout is shown on a mesh: give one, as in sw.show('A[I_x]', 'x=4')")
+            grid = Mesh.parse(mesh if mesh is not None else {})
+            sizes = {dim: grid.extent(axes) for dim, axes in operand.layout.dims}
+            shown = Placement.of(operand.name, operand.layout, sizes, grid)
     else:
         from shardwise.pictures.live import placement
 
@@ -190,12 +209,19 @@ def _dtype_name(dtype: Any) -> str:
         return dtype
     import numpy as np
 
-    return np.dtype(dtype).name
+    try:
+        name = None if dtype is None else np.dtype(dtype).name
+    except TypeError:
+        name = None
+    if name is None:
+        raise PlanError(f"{dtype!r} is no dtype: give its name, as 'bfloat16'")
+    return name
 
 
-def _check_overlap(overlap: Any) -> None:
-    if not isinstance(overlap, bool):
-        raise ShardwiseError(f"overlap={overlap!r}: only True and False are known")
+def _check_flags(**flags: Any) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ShardwiseError(f"{name}={flag!r}: only True and False are known")
 
 
 @contextlib.contextmanager
@@ -220,13 +246,7 @@ def _shown(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name == "arrays":
-        return ", ".join(f"{getattr(a, 'dtype', type(a).__name__)}{list(getattr(a, 'shape', ()))}" for a in value)
-    if name == "array":
-        return (
-            value
-            if isinstance(value, str)
-            else f"{getattr(value, 'dtype', type(value).__name__)}{list(getattr(value, 'shape', ()))}"
-        )
+        return ", ".join(map(_kind, value))
     if name == "mesh":
         try:
             return str(Mesh.parse(value))
@@ -234,4 +254,11 @@ def _shown(name: str, value: Any) -> str:
             return repr(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{k}={v}" for k, v in value.items())
-    return str(value)
+    return one_line(str(value)) if isinstance(value, str | Equation | Layout) else _kind(value)
+
+
+def _kind(value: Any) -> str:
+    """What an array is, without its values: `float32[8, 4]`; of anything else its type."""
+    if not hasattr(value, "dtype"):
+        return type(value).__name__
+    return f"{value.dtype}{list(getattr(value, 'shape', ()))}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
+
+SHOWN_CHARACTERS = 160
 
 
 class ShardwiseError(Exception):
@@ -51,14 +54,42 @@ class MissingExtraError(ShardwiseError, ImportError):
 
 
 def pointed(text: str, position: int, what: str, fix: str) -> str:
-    """Lay out a message as text and caret.
+    """Lay out a message as text and caret; of a long text, what surrounds the fault.
 
     >>> print(pointed("A[I_x, J_x]", 9, "mesh axis x splits both I and J", "drop one"))
     A[I_x, J_x]: mesh axis x splits both I and J
              ^  drop one
     """
-    shown = text.replace("\n", " ").replace("\t", " ")
-    return f"{shown}: {what}\n{' ' * position}^  {fix}"
+    start = max(0, position - SHOWN_CHARACTERS // 2) if len(text) > SHOWN_CHARACTERS else 0
+    before, behind = one_line(text[start:position]), one_line(text[position : start + SHOWN_CHARACTERS])
+    before = ("..." if start else "") + before
+    rest = "..." if start + SHOWN_CHARACTERS < len(text) else ""
+    return f"{before}{behind}{rest}: {what}\n{' ' * _columns(before)}^  {fix}"
+
+
+def one_line(text: str) -> str:
+    """Put a blank for every character that would break the line, or that does not show.
+
+    >>> one_line("A[I]\\n-> B[I]")
+    'A[I] -> B[I]'
+    """
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a text takes: wide characters take two, combining ones none."""
+    return sum(
+        0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF") for character in text
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Say a number of things.
+
+    >>> counted(1, "array"), counted(2, "array")
+    ('1 array', '2 arrays')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

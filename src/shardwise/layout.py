@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import LayoutError
+from shardwise.errors import LayoutError, ShardwiseError
 from shardwise.mesh import Mesh, flat_index
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Layout:
         names = self.names
         for dim, axes in self.dims:
             if names.count(dim) > 1:
-                raise LayoutError(f"dimension {dim} is named twice in one array")
+                raise LayoutError(
+                    f"dimension {dim} is named twice in one array: name each once; take a diagonal with jnp.diagonal first"
+                )
             for axis in axes:
                 if axis in owner:
                     raise LayoutError(_split_twice(axis, owner[axis], dim))
@@ -70,9 +73,15 @@ class Layout:
         Layout(dims=(('I', ('x', 'y')), ('J', ())), unreduced=frozenset())
 
         Raises:
-            LayoutError: the specification names more dimensions than `dims`.
+            LayoutError: the specification is none, or names more dimensions than `dims`.
         """
-        entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in getattr(spec, "partitions", spec)]
+        try:
+            given = [spec] if isinstance(spec, str) else getattr(spec, "partitions", spec)
+            entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in given]
+        except TypeError:
+            raise LayoutError(
+                f"{spec!r} is no PartitionSpec that fixes a layout: write it as PartitionSpec('x', None)"
+            ) from None
         if dims is None:
             dims = _fresh_names(len(entries))
         names = [d.strip() for d in dims.split(",") if d.strip()] if isinstance(dims, str) else list(dims)
@@ -135,14 +144,16 @@ class Layout:
             LayoutError: a size is missing, or its axes do not divide it.
         """
         grid = Mesh.parse(mesh)
+        check_mapping(sizes, LayoutError)
         shape = []
         for dim, axes in self.dims:
             if dim not in sizes:
                 raise LayoutError(f"no size is given for dimension {dim}: sizes={{{dim!r}: ...}}")
+            size = checked_size(dim, sizes[dim], LayoutError)
             parts = grid.extent(axes)
-            if sizes[dim] % parts:
-                raise LayoutError(not_divisible(dim, sizes[dim], axes, grid))
-            shape.append(sizes[dim] // parts)
+            if size % parts:
+                raise LayoutError(not_divisible(dim, size, axes, grid))
+            shape.append(size // parts)
         return tuple(shape)
 
     def __str__(self) -> str:
@@ -172,6 +183,21 @@ def shard_slices(layout: Layout, shape: tuple[int, ...], coordinate: Mapping[str
     return tuple(parts)
 
 
+def check_mapping(sizes: Any, error: type[ShardwiseError]) -> None:
+    """Refuse sizes that are no mapping of dimension to size."""
+    if not isinstance(sizes, Mapping):
+        raise error(f"{sizes!r} are no sizes: give every dimension its size, as in sizes={{'I': 1024}}")
+
+
+def checked_size(dim: str, size: Any, error: type[ShardwiseError]) -> int:
+    """The size of a dimension as an int; refuse what is not a whole number of at least one element."""
+    if isinstance(size, bool) or not isinstance(size, numbers.Integral):
+        raise error(f"dimension {dim} has size {size!r}: a size is a whole number of elements")
+    if size < 1:
+        raise error(f"dimension {dim} has size {size}: there is nothing to compute; every size is at least 1")
+    return int(size)
+
+
 def padded_size(size: int, parts: int) -> int:
     """The smallest size of at least `size` that `parts` divides."""
     return -(-size // parts) * parts
@@ -185,7 +211,8 @@ def not_divisible(dim: str, size: int, axes: Iterable[str], mesh: Mesh) -> str:
     padded = padded_size(size, parts)
     return (
         f"dimension {dim} has size {size}, which mesh {'axes' if len(names) > 1 else 'axis'} {along} "
-        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded}, or use another layout"
+        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded} (in sw.put and sw.einsum), "
+        "or use another layout"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
+import numbers
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -102,7 +102,9 @@ def _parse_axes(text: str) -> Iterator[tuple[str, int]]:
     while position < len(text.rstrip()):
         entry = _ENTRY.match(text, position)
         if entry is None:
-            raise MeshError(pointed(text, position, "not a mesh", "write each axis as name=size: 'x=4, y=2'"))
+            raise MeshError(
+                pointed(text, position, "not a mesh", "write each axis as name=size, with commas between: 'x=4, y=2'")
+            )
         name, size = entry["name"], entry["size"]
         if not AXIS_NAME.fullmatch(name):
             raise MeshError(pointed(text, entry.start("name"), f"{name!r} cannot name an axis", "use letters: x=4"))
@@ -117,6 +119,6 @@ def _checked(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
     for name, size in items:
         if not isinstance(name, str) or not AXIS_NAME.fullmatch(name):
             raise MeshError(f"{name!r} cannot name a mesh axis: use letters, as in {{'x': 4}}")
-        if isinstance(size, bool) or not hasattr(size, "__index__"):
+        if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise MeshError(f"{size!r} is no size for mesh axis {name}: give the number of devices as an int")
-        yield name, operator.index(size)
+        yield name, int(size)

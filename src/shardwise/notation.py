@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from shardwise.errors import NotationError, pointed
+from shardwise.errors import NotationError, did_you_mean, pointed
 from shardwise.layout import Axes, Layout, padded_size, subscript
 from shardwise.mesh import AXIS_NAME, Mesh
 
@@ -83,8 +83,12 @@ class Equation:
 
     def _fail_axis(self, axis: str, mesh: Mesh) -> NoReturn:
         text = self.text or str(self)
-        found = re.search(rf"(?<=[_{{,])\s*(?P<axis>{re.escape(axis)})\b", text)
+        # Behind `_`, or within its braces; neither a part of a longer name nor the end of an array's name.
+        found = re.search(rf"_\s*(?:\{{(?:[^}}]*,)?\s*)?(?P<axis>{re.escape(axis)})(?!\w|'*\s*\[)", text)
         fix = "`_` introduces mesh axes, and dimension names hold none: use an axis of the mesh, or write dModel for d_model"
+        for parts in (axis.split("_"), list(axis)):
+            if len(parts) == len(set(parts)) > 1 and set(parts) <= set(mesh.names):
+                fix = f"write several axes in braces: {{{','.join(parts)}}}"
         raise NotationError(pointed(text, found.start("axis") if found else 0, mesh.unknown(axis), fix))
 
 
@@ -182,6 +186,7 @@ class _Reader:
         self.text = text
         self.at = 0
         self.result = False
+        self.places: dict[str, int] = {}
 
     def fail(self, position: int, what: str, fix: str) -> NoReturn:
         raise NotationError(pointed(self.text, position, what, fix))
@@ -214,7 +219,9 @@ class _Reader:
 
     def equation(self) -> Equation:
         if not self.text.strip():
-            self.fail(0, "empty equation", "write operands, an arrow and a result: A[I_x, J] · B[J, K] -> C[I_x, K]")
+            raise NotationError(
+                "the equation is empty: write operands, an arrow and a result: A[I_x, J] · B[J, K] -> C[I_x, K]"
+            )
         operands = [self.operand()]
         while not self.take(*_ARROWS):
             if not self.peek():
@@ -222,27 +229,26 @@ class _Reader:
                 self.fail(len(self.text.rstrip()), "missing arrow", fix)
             self.take(*_SEPARATORS)
             operands.append(self.operand())
-        starts = [self.at]
-        stages = [self.operand(result=True)]
+        stages = [self.stage(operands, None)]
         while self.take(*_ARROWS):
-            starts.append(self.at)
-            stages.append(self.operand(result=True))
+            stages.append(self.stage(operands, stages[0]))
         if self.peek():
             self.fail(self.at, f"unexpected {self.peek()!r} behind the result", "end the equation here")
-        for stage, start in zip(stages, starts, strict=True):
-            self.check_result(operands, stages[0], stage, start)
         return Equation(tuple(operands), stages[-1], tuple(stages[:-1]), self.text)
 
-    def check_result(self, operands: list[Operand], first: Operand, stage: Operand, start: int) -> None:
+    def stage(self, operands: list[Operand], first: Operand | None) -> Operand:
+        self.blank()
+        start = self.at
+        stage = self.operand(result=True)
         known = {dim for operand in operands for dim in operand.dims}
         for dim in stage.dims:
             if dim not in known:
-                at = self.text.index(dim, self.text.index("[", start))
                 fix = f"name it in an operand; they have {', '.join(sorted(known)) or 'no dimensions'}"
-                self.fail(at, f"result dimension {dim} comes from nowhere", fix)
-        if stage.dims != first.dims:
+                self.fail(self.places[dim], f"result dimension {dim} comes from nowhere", fix + did_you_mean(dim, known))
+        if first and stage.dims != first.dims:
             what = f"{stage.name} has dimensions {', '.join(stage.dims) or 'none'} where {first.name} has "
             self.fail(start, what + (", ".join(first.dims) or "none"), "between arrows only the layout may change")
+        return stage
 
     # operand = NAME "[" [ dim { "," dim } ] "]" [ "{U_" axes "}" ]
 
@@ -252,20 +258,25 @@ class _Reader:
         name = self.name(ARRAY_NAME)
         if name is None:
             found = repr(self.peek()) if self.peek() else "the end"
-            self.fail(start, f"expected an array, found {found}", "write an array as A[I, J]")
+            fix = "write arrays as A[I, J], a blank, ·, * or @ between them, and the arrow as ->"
+            self.fail(start, f"expected an array, found {found}", fix)
         if not self.take("["):
             fix = f"give its dimensions in brackets: {name}[I, J]; a scalar has none: {name}[]"
+            if "[" not in self.text:
+                fix = "give dimensions in brackets: A[I, J]; sw.einsum reads the short form too: ij,jk->ik"
             self.fail(self.at, f"array {name} has no dimensions", fix)
         dims, free = self.dims(result)
         if not self.take("]"):
             found = repr(self.peek()) if self.peek() else "the end"
-            self.fail(self.at, f"expected ',' or ']' in array {name}, found {found}", "close the bracket: ]")
+            fix = "separate dimensions by commas, and close the bracket: A[I, J]"
+            self.fail(self.at, f"expected ',' or ']' in array {name}, found {found}", fix)
         return Operand(name, Layout(tuple(dims), self.unreduced(dims)), frozenset(free))
 
     def dims(self, result: bool) -> tuple[list[tuple[str, Axes]], list[str]]:
         dims: list[tuple[str, Axes]] = []
         free: list[str] = []
         owner: dict[str, str] = {}
+        self.places = {}
         while self.peek() not in ("]", ""):
             start = self.at
             dim = self.name(DIM_NAME)
@@ -273,12 +284,16 @@ class _Reader:
                 self.fail(start, f"expected a dimension, found {self.peek()!r}", "name a dimension with letters: I, Batch")
             if dim in dict(dims):
                 fix = "name each dimension once; take a diagonal with jnp.diagonal first"
+                if self.peek() == "_":
+                    fix = "name each dimension once; `_` introduces mesh axes: write dModel for a dimension d_model"
                 self.fail(start, f"dimension {dim} stands twice in one array", fix)
+            self.places[dim] = start
             axes: Axes = ()
             self.result = result
             if self.take("_?"):
                 if not result:
-                    self.fail(start, "`_?` stands in an operand", "only the result's layout may be left to the planner")
+                    where = "an operand" if any(arrow in self.text for arrow in _ARROWS) else "a layout"
+                    self.fail(start, f"`_?` stands in {where}", "only an equation's result may leave its axes to the planner")
                 free.append(dim)
             elif self.take("_"):
                 axes = self.axes(dim, owner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from shardwise.errors import LayoutError, ProgramError
@@ -99,15 +99,20 @@ class Program:
     inputs: tuple[tuple[str, Layout], ...]
     steps: tuple[Step, ...]
     output: str
+    _states: tuple[dict[str, Layout], ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_states", tuple(self._typed()))
         if len({name for name, _ in self.inputs}) < len(self.inputs):
             raise ProgramError(f"inputs share a name: {', '.join(name for name, _ in self.inputs)}")
         if self.output not in self.states()[-1]:
             raise ProgramError(f"no step makes the output {self.output}")
 
-    def states(self) -> list[dict[str, Layout]]:
+    def states(self) -> tuple[dict[str, Layout], ...]:
         """The layouts of all live arrays: before the first step, and after each."""
+        return self._states
+
+    def _typed(self) -> list[dict[str, Layout]]:
         states = [{name: layout.on(self.mesh) for name, layout in self.inputs}]
         for number, step in enumerate(self.steps, 1):
             try:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import shardwise
 from shardwise.cli import main
 
@@ -33,7 +34,9 @@ def blocks(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("text", blocks("python"))
 def test_python_in_the_readme_runs_by_itself(text):
-    done = subprocess.run([sys.executable, "-c", text.replace("sw.simulate(4)", "sw.simulate(8)")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", text.replace("sw.simulate(4)", "sw.simulate(8)")], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "all-gather C over x" in done.stdout
 

@@ -341,11 +341,15 @@ def test_D10_both_operands_are_gathered(mesh, hardware):
     assert laid_out(plan.function(mesh)(*given), "I_x, K_y")
 
 
-@pytest.mark.xfail(raises=PlanError, strict=True, reason="no program rotates both operands yet")
-def test_D10_both_operands_rotate_with_one_shard_each_in_memory():
+def test_D10_under_a_memory_limit_the_least_that_does_is_said_and_does():
     sizes = {"I": 1024, "J": 1024, "K": 1024}
     shard_bytes = 2 * 256 * 256
-    # The operands' shards, those that arrive meanwhile, and the block of C with what is added to it. Gathering both needs 11.
-    plan = sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=6 * shard_bytes)
+    limit = 6 * shard_bytes  # two operands, two that arrive, the block of C and what is added to it: for a rotation
+    with pytest.raises(PlanError, match="the least that would do is") as refused:
+        sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=limit)
 
-    assert plan.best.estimate.redundancy == 1
+    least = int(re.search(r"the least that would do is ([\d,]+) bytes", str(refused.value))[1].replace(",", ""))
+    assert limit < least < 11 * shard_bytes  # gathering both takes 11
+    assert sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=least).best
+    with pytest.raises(PlanError):
+        sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=least - 1)

@@ -60,7 +60,7 @@ class Memory:
     bytes_per_s: Figure
     fresh_bytes_per_s: Figure  # writing to memory that the system must map first
     fresh_from_bytes: Figure  # buffers of this size on are mapped anew
-    turned_bytes_per_s: Figure  # turning an array's dimensions: collectives work on the first one only
+    turned_bytes_per_s: Figure  # moving an array's blocks: collectives work on the first dimension only
     launch_seconds: Figure  # of a collective, for each device
     local_seconds: Figure  # of a local step, for each device
 

@@ -17,6 +17,8 @@ def placement(array: Any) -> Placement:
     """Where a JAX array lives, as a picture of its shards."""
     if not isinstance(array, jax.Array):
         raise ArrayError(f"{type(array).__name__} lives on no device: place it with sw.put, or give a JAX array")
+    if not array.size:
+        raise ArrayError(f"the array is empty, of shape {array.shape}: no device holds any of it")
     dims = Layout.from_spec((None,) * array.ndim).names
     sharding = jax.typeof(array).sharding if isinstance(array, jax.core.Tracer) else array.sharding
     if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:

@@ -10,7 +10,19 @@ from shardwise.chips import Hardware, Memory
 from shardwise.chips.links import Pricer, memory_seconds, pricer, wire_bytes
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
-from shardwise.program import AllGather, CollectivePermute, Einsum, Program, ReduceScatter, Slice, Step, consumed, kind, touched
+from shardwise.program import (
+    AllGather,
+    AllToAll,
+    CollectivePermute,
+    Einsum,
+    Program,
+    ReduceScatter,
+    Slice,
+    Step,
+    consumed,
+    kind,
+    touched,
+)
 
 ITEM_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -79,14 +91,16 @@ class Costs:
     def collective(self, kind: str, axes: Axes, in_bytes: float, out_bytes: float, turned_bytes: float = 0.0) -> float:
         """Seconds of a collective that makes shards of `out_bytes` from shards of `in_bytes`.
 
-        `turned_bytes` are those whose dimensions must be turned in memory, where that costs (see `turned_bytes`).
+        `turned_bytes` are those whose blocks are moved in memory, where that costs (see `turned_bytes`).
         """
         price = self._prices.get((kind, axes))
         if price is None:
             price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes)
         seconds = price(in_bytes, out_bytes)
         if turned_bytes and isinstance(self.hardware.links, Memory):
-            seconds += self.mesh.size * turned_bytes / self.hardware.links.turned_bytes_per_s.value
+            links = self.hardware.links
+            seconds += self.mesh.size * turned_bytes / links.turned_bytes_per_s.value
+            seconds += memory_seconds(links, self.mesh, 0.0, turned_bytes)
         return seconds
 
     def slice(self, out_bytes: float) -> float:
@@ -113,19 +127,21 @@ class Costs:
                 return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
 
 
-def turned_bytes(kind: str, dim: int, in_bytes: float, out_bytes: float, final: bool) -> float:
-    """The bytes of a shard that are turned in memory, for a collective along the dimension at a position.
+def turned_bytes(kind: str, dim: int, target: int, in_bytes: float, out_bytes: float) -> float:
+    """The bytes of a shard whose blocks are moved in memory, for a collective along the dimension at a position.
 
-    Simulated devices' collectives work on the first dimension. Shards are turned before they are gathered and after
-    they are scattered; a gathered operand is multiplied as it lies, and only a final result is turned back.
+    Simulated devices' collectives work on the first dimension: along another one, what is gathered is put in order
+    afterwards, and what is scattered before. An all-to-all gathers along `dim` and scatters along `target`.
     """
-    if kind == "all-to-all":
-        return in_bytes + out_bytes
-    if dim == 0:
-        return 0.0
-    if kind == "all-gather":
-        return in_bytes + (out_bytes if final else 0.0)
-    return out_bytes if kind == "reduce-scatter" else 0.0
+    match kind:
+        case "all-gather":
+            return out_bytes if dim else 0.0
+        case "reduce-scatter":
+            return in_bytes if dim else 0.0
+        case "all-to-all":
+            return (out_bytes if dim else 0.0) + (in_bytes if target else 0.0)
+        case _:
+            return 0.0
 
 
 def einsum_flops(operands: Sequence[Sequence[str]], dims: Iterable[str], sizes: Mapping[str, int]) -> float:
@@ -164,13 +180,11 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     priced: list[StepCost] = []
     wire: dict[tuple[str, Axes], float] = {}
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
-    for number, (step, before, after) in enumerate(zip(program.steps, states, states[1:], strict=False)):
-        multiplied = [name for later in program.steps[number:] if isinstance(later, Einsum) for name in later.operands]
-        final = touched(step) not in multiplied
+    for step, before, after in zip(program.steps, states, states[1:], strict=False):
         held = {name: shard_bytes(name, layout) for name, layout in before.items() if name not in given}
         made = shard_bytes(touched(step), after[touched(step)])
         took = [shard_bytes(name, before[name]) for name in consumed(step)]
-        priced.append(_priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made, final))
+        priced.append(_priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made))
         if priced[-1].wire_bytes:
             key = (kind(step), step.axes) if not isinstance(step, Einsum) else ("einsum", ())
             wire[key] = wire.get(key, 0.0) + priced[-1].wire_bytes
@@ -195,6 +209,16 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     )
 
 
+def _places(step: Step, names: tuple[str, ...]) -> tuple[int, int]:
+    match step:
+        case AllGather(_, dim, _) | ReduceScatter(_, dim, _):
+            return names.index(dim), 0
+        case AllToAll(_, source_dim, target_dim, _):
+            return names.index(source_dim), names.index(target_dim)
+        case _:
+            return 0, 0
+
+
 def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, int]) -> float:
     if not isinstance(step, Einsum):
         return 0.0
@@ -203,7 +227,7 @@ def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, i
 
 def _priced(
     step: Step, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout],
-    took: list[float], made: float, live: float, final: bool,
+    took: list[float], made: float, live: float,
 ) -> StepCost:  # fmt: skip
     match step:
         case Einsum(operands, _, dims):
@@ -216,8 +240,7 @@ def _priced(
             return StepCost(0.0, live_bytes=live)
         case _:
             name = kind(step)
-            dim = before[step.array].names.index(step.dim) if isinstance(step, AllGather | ReduceScatter) else 0
-            turned = turned_bytes(name, dim, took[0], made, final)
+            turned = turned_bytes(name, *_places(step, before[step.array].names), took[0], made)
             seconds = costs.collective(name, step.axes, took[0], made, turned)
             sent = wire_bytes(name, costs.mesh, step.axes, took[0], made)
             return StepCost(seconds, wire_bytes=sent, live_bytes=live)

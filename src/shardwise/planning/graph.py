@@ -29,11 +29,11 @@ class Move(NamedTuple):
     dim: int
     target: int
     after: State
-    price: tuple[str, Axes, bool]
+    price: tuple[str, Axes, bool, bool]
 
 
 def _move(kind: str, axes: Axes, dim: int, target: int, after: State) -> Move:
-    return Move(kind, axes, dim, target, after, (kind, axes, dim == 0))
+    return Move(kind, axes, dim, target, after, (kind, axes, dim == 0, target == 0))
 
 
 def state_of(layout: Layout) -> State:

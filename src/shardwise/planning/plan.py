@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import operator
+import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.chips import Hardware, hardware
-from shardwise.errors import PlanError
+from shardwise.errors import PlanError, did_you_mean
+from shardwise.layout import check_mapping, checked_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.cost import ITEM_BYTES, Costs, Estimate, estimate
@@ -20,6 +21,7 @@ from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search,
 from shardwise.program import Einsum, Program, Step
 
 KEPT = 10
+MOST_AXES = 5  # with six a plan takes a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +62,35 @@ def problem(
         LayoutError: a size that its axes do not divide.
     """
     grid = Mesh.parse(mesh)
+    if sum(size > 1 for _, size in grid.axes) > MOST_AXES:
+        raise PlanError(f"mesh {grid} has more than {MOST_AXES} axes: layouts are too many to search; join some axes")
     canonical = equation.on(grid)
-    _check_sizes(canonical, sizes)
+    sizes = _checked_sizes(canonical, sizes)
     for operand in (*canonical.operands, *canonical.via, canonical.result):
         operand.layout.shard_shape(sizes, grid)
     if dtype not in ITEM_BYTES:
-        raise PlanError(f"unknown dtype {dtype!r}: use one of {', '.join(sorted(ITEM_BYTES))}")
-    if memory_limit is not None and not memory_limit > 0:
-        raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
-    ordered = {dim: operator.index(sizes[dim]) for dim in canonical.dims}
-    return Problem(canonical, ordered, grid, hardware(hardware_name or "cpu"), dtype, accumulated, memory_limit)
+        known = ", ".join(sorted(ITEM_BYTES))
+        raise PlanError(f"unknown dtype {dtype!r}: use one of {known}{did_you_mean(dtype, ITEM_BYTES)}")
+    if memory_limit is not None:
+        if isinstance(memory_limit, bool) or not isinstance(memory_limit, numbers.Real):
+            raise PlanError(f"a memory limit of {memory_limit!r} is no number: give the bytes of one device, as 16e9")
+        if not memory_limit > 0:
+            raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
+    chip = hardware("cpu" if hardware_name is None else hardware_name)
+    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit)
 
 
-def _check_sizes(equation: Equation, sizes: Mapping[str, int]) -> None:
+def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The size of every dimension, in the equation's order."""
+    check_mapping(sizes, PlanError)
+    for dim in sizes:
+        if dim not in equation.dims:
+            have = f"it has {', '.join(equation.dims) or 'none'}{did_you_mean(str(dim), equation.dims)}"
+            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: {have}")
     for dim in equation.dims:
         if dim not in sizes:
             raise PlanError(f"no size is given for dimension {dim}: add it, as in sizes={{{dim!r}: 1024}}")
-        size = sizes[dim]
-        if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise PlanError(f"dimension {dim} has size {size!r}: a size is a whole number of elements")
-        if size < 1:
-            raise PlanError(f"dimension {dim} has size {size}: there is nothing to compute; every size is at least 1")
-    for dim in sizes:
-        if dim not in equation.dims:
-            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: it has {', '.join(equation.dims)}")
+    return {dim: checked_size(dim, sizes[dim], PlanError) for dim in equation.dims}
 
 
 def rank(task: Problem) -> tuple[Candidate, ...]:
@@ -96,8 +103,19 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
     stages = [*task.equation.via, task.equation.result]
     ranked = _rank_stage(task, task.equation.operands, stages[0])
     for stage in stages[1:]:
-        ranked = tuple(itertools.islice(_continued(task, ranked, stage), KEPT))
+        passed = list(_continued(task, ranked, stage))
+        ranked = tuple(itertools.islice((each for each in passed if _fits(task, each)), KEPT))
+        if not ranked:
+            would = min(candidate.estimate.peak_memory_bytes for candidate in passed)
+            raise PlanError(
+                f"no program that goes on to {stage} fits in {task.memory_limit:,.0f} bytes of memory a device: "
+                f"{would:,.0f} bytes would do"
+            )
     return tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds))
+
+
+def _fits(task: Problem, candidate: Candidate) -> bool:
+    return task.memory_limit is None or candidate.estimate.peak_memory_bytes <= task.memory_limit
 
 
 def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> Iterator[Candidate]:
@@ -108,9 +126,7 @@ def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> 
         for onward in _rank_stage(later, (here,), stage)[:3]:
             steps = tuple(_renamed(step, onward.program.output, candidate.program.output) for step in onward.program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
-            priced = _price(task, joined)
-            if task.memory_limit is None or priced.estimate.peak_memory_bytes <= task.memory_limit:
-                yield priced
+            yield _price(task, joined)
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:
@@ -143,7 +159,9 @@ def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -
         programs.setdefault(write(each, tree, operands, names, result, task.mesh))
         if len(programs) == KEPT:
             break
-    return tuple(_price(task, program) for program in programs)
+    # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
+    priced = (_price(task, program) for program in programs)
+    return tuple(each for each in priced if limit is None or each.estimate.peak_memory_bytes <= limit)
 
 
 def wanted_states(result: Operand, task: Problem) -> list[State]:
@@ -181,12 +199,15 @@ def _fail(
     if task.memory_limit is not None:
         least = min(Search(costs, task.sizes, frontier=True).least_memory(tree, wanted) for tree in searched)
         if math.isfinite(least):
+            onward = f" as far as {result}" if task.equation.via else ""
             raise PlanError(
-                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device: the least that would do is "
+                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device{onward}: the least that would do is "
                 f"{inputs + least:,.0f} bytes (the inputs alone are {inputs:,.0f})"
             )
-    made = "partial sums come only from a sum over a dimension that is split" if result.layout.unreduced else ""
-    raise PlanError(f"no program leads to {result}{': ' + made if made else ''}")
+    why = ""
+    if result.layout.unreduced:
+        why = ": partial sums come only from a sum over a dimension that is split; ask for the result without {U...}"
+    raise PlanError(f"no program leads to {result}{why}")
 
 
 # Writing a program down.

@@ -5,6 +5,7 @@ other arrays do, the search runs over one array at a time: forward from each ope
 joins them at every local einsum that the axes allow. A candidate is the cheapest program for one way to do the last
 einsum (or, where there is none, through one intermediate layout). A memory limit keeps, for every layout, the labels
 that no other beats in both seconds and peak memory, and drops those over the limit; without one, only the fastest.
+Operands are prepared one after the other: programs that take turns between them are not looked for.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from shardwise.mesh import Mesh
 from shardwise.planning.cost import Costs, einsum_flops, turned_bytes
 from shardwise.planning.graph import Move, State, layouts, moves
 
-# Added to every step: of two programs with the same estimate the one with fewer steps is found first.
-STEP_SECONDS = 1e-12
+# Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
+# byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
+STEP_SECONDS = 1e-15
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,6 @@ class Space:
     names: tuple[str, ...]
     item_bytes: int
     given: State | None = None
-    final: bool = False
     _edges: dict[State, list[tuple[float, float, State, Move]]] = field(default_factory=dict)
     _bytes: dict[State, float] = field(default_factory=dict)
     _prices: dict[float, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes, then Move.price
@@ -125,7 +126,7 @@ class Space:
                 if made:
                     seconds = prices.get(price)
                     if seconds is None:
-                        seconds = prices[price] = self.search.move_seconds(move, took, made, self.final)
+                        seconds = prices[price] = self.search.move_seconds(move, took, made)
                     known.append((seconds, held + made, after, move))
             self._edges[state] = known
         return known
@@ -145,7 +146,6 @@ class Search:
     frontier: bool = False
     mesh_axes: tuple[tuple[str, int], ...] = ()
     _extents: dict[Axes, int] = field(default_factory=dict)
-    root: Node | None = None
 
     def __post_init__(self) -> None:
         self.mesh_axes = tuple((name, size) for name, size in self.costs.mesh.axes if size > 1)
@@ -156,11 +156,11 @@ class Search:
             known = self._extents[axes] = self.costs.mesh.extent(axes)
         return known
 
-    def move_seconds(self, move: Move, took: float, made: float, final: bool) -> float:
+    def move_seconds(self, move: Move, took: float, made: float) -> float:
         """Seconds of a move; it depends on the shard's bytes and on `Move.price` alone."""
         if move.kind == "slice":
             return self.costs.slice(made) + STEP_SECONDS
-        turned = turned_bytes(move.kind, move.dim, took, made, final)
+        turned = turned_bytes(move.kind, move.dim, move.target, took, made)
         return self.costs.collective(move.kind, move.axes, took, made, turned) + STEP_SECONDS
 
     # Forward: every layout that a value can reach, with its labels.
@@ -178,8 +178,8 @@ class Search:
 
     def space(self, node: Node) -> Space:
         if isinstance(node, Leaf):
-            return Space(self, node.names, self.costs.item_bytes, node.state, final=node is self.root)
-        return Space(self, node.names, self.costs.product_bytes, final=node is self.root)
+            return Space(self, node.names, self.costs.item_bytes, node.state)
+        return Space(self, node.names, self.costs.product_bytes)
 
     def spread(self, space: Space, starts: Mapping[State, list[Label]]) -> dict[State, list[Label]]:
         """Uniform-cost search over one value's layouts."""
@@ -326,7 +326,6 @@ class Search:
 
     def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[State, Label]], dict[State, list[Label]]]:
         """Every state and label of the root's value as made, and the ways on from there."""
-        self.root = root
         if isinstance(root, Leaf):
             ways = [(state, label) for state, found in self.table(root).items() for label in found]
         else:

@@ -10,14 +10,12 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from shardwise.errors import ArrayError, DeviceError, LayoutError
+from shardwise.errors import ArrayError, DeviceError, LayoutError, counted
 from shardwise.layout import Layout, not_divisible, padded_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand, parse_operand
 from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.files import Source, open_source
-
-NUMERIC = "biufc"  # kinds of dtype; bool can be placed and moved, but not summed
 
 
 def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -> jax.Array:
@@ -38,16 +36,13 @@ def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -
         LayoutError: a size that its axes do not divide, without `pad`.
         FileError: the file cannot be read.
     """
+    source: Any = open_source(array) if isinstance(array, str | os.PathLike) else as_array(array)
     if isinstance(layout, PartitionSpec):
-        layout = Layout.from_spec(layout, Layout.from_spec((None,) * np.ndim(array)).names)
-    operand = Operand("A", layout) if isinstance(layout, Layout) else parse_operand(layout)
+        layout = Layout.from_spec(layout, Layout.from_spec((None,) * len(source.shape)).names)
+    operand = parse_operand(layout) if isinstance(layout, str) else Operand("A", Layout.parse(layout))
     _check_axes(operand, mesh)
     if isinstance(array, jax.core.Tracer):
         raise ArrayError(f"array {operand.name} is traced, and only a computation moves it: use sw.reshard, not sw.put")
-    if isinstance(array, str | os.PathLike):
-        source: Any = open_source(array)
-    else:
-        source = array if isinstance(array, jax.Array) else np.asarray(array)
     check_shape(source.shape, operand)
     return place(source, operand, mesh, _placed_shape(source.shape, operand, Mesh.parse(mesh), pad))
 
@@ -67,18 +62,54 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
         array = np.asarray(array)
     check_numeric(array.dtype, operand.name)
     read = array.read if isinstance(array, Source) else array.__getitem__
-    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    dtype = jax.dtypes.canonicalize_dtype(np.dtype(array.dtype).newbyteorder("="))
     have = array.shape
 
     def shard(index: tuple[slice, ...] | None) -> np.ndarray:
         assert index is not None
         bounds = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
         inside = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(bounds, have, strict=True))
-        part = np.asarray(read(inside)).astype(dtype, copy=False)
+        part = _narrowed(np.asarray(read(inside)), dtype, operand.name)
         missing = [b - a - size for (a, b), size in zip(bounds, part.shape, strict=True)]
         return np.pad(part, [(0, width) for width in missing]) if any(missing) else part
 
     return jax.make_array_from_callback(shape, _sharding(operand, mesh), shard, dtype=dtype)
+
+
+def as_array(array: Any) -> Any:
+    """A JAX or NumPy array as it is, in the byte order of this host; what else holds numbers as a NumPy array.
+
+    Raises:
+        ArrayError: it holds none.
+    """
+    if isinstance(array, jax.Array):
+        return array
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArrayError("a masked array would lose its mask: fill it first, as array.filled(0)")
+    if array is None or isinstance(array, str | bytes | dict | set | jax.ShapeDtypeStruct) or callable(array):
+        raise ArrayError(f"{type(array).__name__} is no array: give a NumPy or JAX array, or lists of numbers; files to sw.put")
+    try:
+        held = array if isinstance(array, np.ndarray) else np.asarray(array)
+    except ValueError:
+        raise ArrayError(
+            f"a {type(array).__name__} of rows of different lengths is no array: give rows of one length"
+        ) from None
+    return held if held.dtype.isnative else held.astype(held.dtype.newbyteorder("="))
+
+
+def _narrowed(part: np.ndarray, dtype: Any, name: str) -> np.ndarray:
+    """JAX without x64 holds 64-bit numbers in 32 bits; those that do not fit are refused."""
+    if part.dtype == dtype:
+        return part
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = part.astype(dtype)
+        lost = narrow != part if part.dtype.kind in "iu" else np.isinf(narrow) & ~np.isinf(part)
+    if lost.any():
+        value, kind = part[lost].flat[0], np.dtype(dtype).name
+        raise ArrayError(
+            f"array {name} holds {value}, which {kind} cannot: allow 64 bits, jax.config.update('jax_enable_x64', True)"
+        )
+    return narrow
 
 
 def _place_traced(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> Any:
@@ -135,9 +166,13 @@ def _over(layout: Layout, axes: frozenset[str]) -> Layout:
 
 
 def check_numeric(dtype: Any, name: str) -> None:
-    """Refuse what is no number."""
-    if np.dtype(dtype).kind not in NUMERIC and not jax.numpy.issubdtype(dtype, np.number):
-        raise ArrayError(f"array {name} has dtype {np.dtype(dtype)}: numbers are needed, as float32 or int8")
+    """Refuse what is no number, and numbers that JAX does not have."""
+    if not jax.dtypes.issubdtype(dtype, np.number) and not jax.dtypes.issubdtype(dtype, np.bool_):
+        raise ArrayError(f"array {name} has dtype {dtype}: numbers are needed, as float32 or int8")
+    if np.dtype(dtype).itemsize > (16 if np.dtype(dtype).kind == "c" else 8):
+        raise ArrayError(
+            f"array {name} has dtype {dtype}, which JAX does not have: convert it first, as array.astype('float64')"
+        )
 
 
 def _sharding(operand: Operand, mesh: AnyMesh) -> NamedSharding:
@@ -163,7 +198,8 @@ def check_shape(shape: tuple[int, ...], operand: Operand) -> None:
     """Refuse an array whose rank is not the one written, or that is empty."""
     if len(shape) != len(operand.dims):
         raise ArrayError(
-            f"array {operand} has {len(operand.dims)} dimensions as written, but {len(shape)} as given, of shape {shape}"
+            f"array {operand} has {counted(len(operand.dims), 'dimension')} as written, but {len(shape)} as given, "
+            f"of shape {shape}"
         )
     for dim, size in zip(operand.dims, shape, strict=True):
         if size == 0:
@@ -213,7 +249,8 @@ def check_layout(sharding: Any, operand: Operand, mesh: AnyMesh) -> None:
     if comparable and sharding.is_equivalent_to(NamedSharding(mesh, wanted.spec), len(operand.dims)):
         return
     if isinstance(sharding, NamedSharding):
-        where = f"on another mesh, {Mesh.parse(sharding.mesh)}"
+        other = Mesh.parse(sharding.mesh)
+        where = f"on other devices, of another mesh {other}" if other == grid else f"on another mesh, {other}"
     else:
         where = f"on {', '.join(map(str, sorted(sharding.device_set, key=lambda device: device.id)))}"
     raise ArrayError(

@@ -116,6 +116,9 @@ def _compared(what: str, got: Any, wanted: Any, largest: int) -> list[Leaf]:
 def _leaf(name: str, got: Any, wanted: Any, largest: int) -> Leaf:
     replicas = replicas_equal(got)
     one, other = fetch(got), np.asarray(wanted)
+    for side in (one, other):
+        if not jax.dtypes.issubdtype(side.dtype, np.number) and side.dtype != bool:
+            return Leaf(name, float("inf"), 0.0, replicas, f"dtype {side.dtype}, which holds no numbers to compare")
     if one.shape != other.shape:
         return Leaf(name, float("inf"), 0.0, replicas, f"shape {one.shape} where the reference has {other.shape}")
     if not one.size:
@@ -143,11 +146,10 @@ def _largest(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
         part, wanted = (x.reshape(-1)[start : start + CHUNK] for x in (one, other))
         if whole:  # float64 would take neighbours beyond 2**53 for equal, and int64 alone 2**64 - 1 for -1
             differ = (part.astype(np.int64) != wanted.astype(np.int64)) | ((part < 0) != (wanted < 0))
-        part, wanted = part.astype(wide), wanted.astype(wide)
-        if not whole:
-            differ = (part != wanted) & (
-                (part == part) | (wanted == wanted)
-            )  # infinities are equal to themselves, and NaN here
+            part, wanted = part.astype(wide), wanted.astype(wide)
+        else:  # infinities are equal to themselves, and NaN here
+            part, wanted = part.astype(wide), wanted.astype(wide)
+            differ = (part != wanted) & ((part == part) | (wanted == wanted))
         if differ.any():
             with np.errstate(invalid="ignore", over="ignore"):
                 gaps = np.abs(part[differ] - wanted[differ])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +13,12 @@ from jax.sharding import AxisType, NamedSharding
 from shardwise.chips import Hardware, hardware
 from shardwise.errors import DeviceError, MeshError
 from shardwise.mesh import Mesh
+
+# Seconds until a CPU collective that lacks a device is reported as stuck, and until it ends the process.
+PATIENCE = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
+    "xla_cpu_collective_call_terminate_timeout_seconds": 600,
+}
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -25,8 +33,10 @@ def simulate(n: int) -> None:
     Raises:
         DeviceError: `n` is not positive, or JAX has started already with another number of devices.
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
         raise DeviceError(f"simulate({n!r}): give the number of devices, at least 1")
+    n = int(n)
+    set_patience()
     try:
         jax.config.update("jax_num_cpu_devices", n)
         jax.config.update("jax_platforms", "cpu")
@@ -37,6 +47,17 @@ def simulate(n: int) -> None:
                 f"simulate({n}): JAX has started already with {have} {jax.devices()[0].platform} "
                 f"device{'s' if have > 1 else ''}: call sw.simulate({n}) before the first use of JAX, in a new process"
             ) from None
+
+
+def set_patience() -> None:
+    """Let simulated devices wait for each other: they share cores, so one may come minutes after another.
+
+    XLA ends a process whose CPU collectives wait for longer than a time-out that suits devices with cores of their own.
+    What the user's XLA_FLAGS say already stays as it is.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [f"--{name}={seconds}" for name, seconds in PATIENCE.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
 
 
 def make_mesh(
@@ -53,10 +74,12 @@ def make_mesh(
 
     Raises:
         MeshError: the axes cannot be read.
-        DeviceError: there are fewer devices than the mesh needs.
+        MeshError: the axis types are not one, or one for each axis.
+        DeviceError: there are fewer devices than the mesh needs, or what is given are none.
     """
     grid = Mesh.parse(axes)
-    chosen = list(jax.devices() if devices is None else devices)
+    types = _checked_types(axis_types, grid)
+    chosen = list(jax.devices()) if devices is None else _checked_devices(devices)
     if len(chosen) < grid.size:
         way_out = (
             f"simulate them with sw.simulate({grid.size}) before the first use of JAX"
@@ -66,11 +89,31 @@ def make_mesh(
         raise DeviceError(f"mesh {grid} needs {grid.size} devices, and there are {len(chosen)}: {way_out}")
     if devices is not None and len(chosen) > grid.size:
         raise DeviceError(f"mesh {grid} needs {grid.size} devices, and {len(chosen)} are given: give exactly as many")
-    types = (axis_types,) * len(grid.axes) if isinstance(axis_types, AxisType) else axis_types
     shape = tuple(size for _, size in grid.axes)
     # On simulated devices, and for devices given in order, mesh order is device order.
     listed = chosen[: grid.size] if devices is not None or chosen[0].platform == "cpu" or len(chosen) > grid.size else None
-    return jax.make_mesh(shape, grid.names, axis_types=None if types is None else tuple(types), devices=listed)
+    return jax.make_mesh(shape, grid.names, axis_types=types, devices=listed)
+
+
+def _checked_devices(devices: Any) -> list[jax.Device]:
+    chosen = list(devices) if isinstance(devices, Iterable) else [devices]
+    wrong = next((device for device in chosen if not isinstance(device, jax.Device)), None)
+    if wrong is not None:
+        raise DeviceError(f"{wrong!r} is no device: give devices of jax.devices(), in mesh order")
+    if len(set(chosen)) < len(chosen):
+        raise DeviceError("a device is given twice: a mesh holds every device once")
+    return chosen
+
+
+def _checked_types(axis_types: Any, grid: Mesh) -> tuple[AxisType, ...] | None:
+    if axis_types is None:
+        return None
+    if isinstance(axis_types, AxisType):
+        return (axis_types,) * len(grid.axes)
+    types = tuple(axis_types) if isinstance(axis_types, Iterable) else (axis_types,)
+    if len(types) != len(grid.axes) or not all(isinstance(each, AxisType) for each in types):
+        raise MeshError(f"axis_types={axis_types!r}: give one jax.sharding.AxisType, or one for each axis of mesh {grid}")
+    return types
 
 
 def find_mesh(mesh: Any, arrays: Iterable[Any] = ()) -> AnyMesh:
@@ -95,6 +138,21 @@ def find_mesh(mesh: Any, arrays: Iterable[Any] = ()) -> AnyMesh:
         "no mesh is given, none is in force, and no array lives on one: give mesh=sw.make_mesh('x=4'), "
         "or put one in force with jax.set_mesh(mesh)"
     )
+
+
+def refuse_manual() -> None:
+    """Refuse to run inside `jax.shard_map`: along its axes arrays are shards of one device, and no layout says which.
+
+    Raises:
+        MeshError: an axis of the mesh in force is manual.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    manual = [name for name, kind in zip(context.axis_names, context.axis_types, strict=True) if kind == AxisType.Manual]
+    if manual:
+        raise MeshError(
+            f"inside jax.shard_map arrays are shards over {', '.join(manual)} already: call Shardwise outside of it, "
+            "or multiply the shards with jnp.einsum and combine them with jax.lax.psum"
+        )
 
 
 def hardware_of(mesh: AnyMesh, name: str | Hardware | None) -> Hardware:

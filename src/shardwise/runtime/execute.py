@@ -10,17 +10,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.chips import Hardware
-from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, pointed
+from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, PlanError, counted, pointed
 from shardwise.layout import Layout, not_divisible
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, checked_sizes, padded_sizes, parse
+from shardwise.planning.cost import ITEM_BYTES
 from shardwise.planning.plan import Problem, problem, rank
 from shardwise.program import Program
 from shardwise.runtime.arrays import (
+    as_array,
     check_layout,
     check_numeric,
     check_shape,
@@ -29,7 +30,7 @@ from shardwise.runtime.arrays import (
     place,
     sharding_of,
 )
-from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of
+from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of, refuse_manual
 from shardwise.runtime.lower import Arithmetic, lower
 
 CACHED = 512
@@ -80,7 +81,11 @@ class Prepared:
 
 def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
     """Plan, compile and run an equation; plan and executable are cached by everything but the values."""
+    if not isinstance(text, str):
+        parse(text)  # says what an equation is
     arrays = tuple(map(as_array, arrays))
+    _check_options(options)
+    refuse_manual()
     if not isinstance(mesh, AnyMesh):
         mesh = find_mesh(mesh, arrays)
     return prepare(text, mesh, options, tuple(map(signature, arrays)))(*arrays)
@@ -96,6 +101,7 @@ def signature(array: Any) -> Signature:
 @functools.lru_cache(maxsize=CACHED)
 def prepare(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Prepared:
     """Check arrays against the equation, plan, lower and jit."""
+    _check_precision(options.arithmetic.precision)
     equation = read_equation(text, mesh, options, given)
     bound = bind(equation, mesh, options, given)
     return prepared(rank(bound.task)[0].program, mesh, options, given, bound)
@@ -123,13 +129,21 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
 
     def function(*arrays: Any) -> Any:
         arrays = tuple(map(as_array, arrays))
+        refuse_manual()
         return prepare_for(tuple(map(signature, arrays)))(*arrays)
 
     return function
 
 
-def as_array(array: Any) -> Any:
-    return array if isinstance(array, jax.Array | np.ndarray) else np.asarray(array)
+def _check_options(options: Options) -> None:
+    """Refuse options that cannot be part of the key of a cache."""
+    given = {"out": options.out, "memory_limit": options.memory_limit, "precision": options.arithmetic.precision}
+    given["preferred_element_type"] = options.arithmetic.preferred_element_type
+    for name, value in given.items():
+        try:
+            hash(value)
+        except TypeError:
+            raise PlanError(f"{name}={value!r}: a {type(value).__name__} is not known here, give a plain value") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +177,8 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     """
     if len(given) != len(equation.operands):
         written = ", ".join(operand.name for operand in equation.operands)
-        raise ArrayError(f"the equation has {len(equation.operands)} operands ({written}), and {len(given)} arrays are given")
+        have = f"{counted(len(equation.operands), 'operand')} ({written})"
+        raise ArrayError(f"the equation has {have}, and {counted(len(given), 'array')} {_are(given)} given: give one for each")
     grid = Mesh.parse(mesh)
     canonical = equation.on(grid)
     for operand, array in zip(canonical.operands, given, strict=True):
@@ -182,17 +197,39 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     for operand, array in zip(canonical.operands, given, strict=True):
         if not array.placeless:
             _check_placed(array, operand, mesh, padded)
-    preferred = options.arithmetic.preferred_element_type
+    preferred = _dtype_name(options.arithmetic.preferred_element_type)
     task = problem(
         canonical,
         padded,
         grid,
         options.hardware or hardware_of(mesh, None),
         jnp.result_type(*(jax.dtypes.canonicalize_dtype(array.dtype) for array in given)).name,
-        None if preferred is None else jnp.dtype(preferred).name,
+        preferred,
         options.memory_limit,
     )
     return Bound(task, sizes)
+
+
+def _check_precision(precision: Any) -> None:
+    one = jax.ShapeDtypeStruct((1,), jnp.float32)
+    try:
+        jax.eval_shape(functools.partial(jnp.dot, precision=precision), one, one)
+    except (TypeError, ValueError):
+        raise PlanError(f"precision={precision!r} is none: give a jax.lax.Precision, as 'highest'") from None
+
+
+def _dtype_name(dtype: Any) -> str | None:
+    try:
+        name = None if dtype is None else jnp.dtype(dtype).name
+    except TypeError:
+        name = "?"
+    if name is not None and name not in ITEM_BYTES:
+        raise PlanError(f"preferred_element_type={dtype!r} is no dtype that is known: give one as jnp.float32")
+    return name
+
+
+def _are(given: tuple[Any, ...]) -> str:
+    return "is" if len(given) == 1 else "are"
 
 
 def _check_placed(array: Signature, operand: Operand, mesh: AnyMesh, padded: Mapping[str, int]) -> None:
@@ -230,12 +267,14 @@ def _from_short_form(text: str, mesh: AnyMesh, out: Any, given: tuple[Signature,
     left, right = compact.split("->")
     terms = left.split(",")
     if len(terms) != len(given):
-        raise ArrayError(f"{text!r} has {len(terms)} operands, and {len(given)} arrays are given")
+        have = f"{text!r} has {counted(len(terms), 'operand')}, and {counted(len(given), 'array')} {_are(given)} given"
+        raise ArrayError(f"{have}: give one array for each operand, operands separated by commas")
     operands = []
     for index, (term, array) in enumerate(zip(terms, given, strict=True)):
         name = _name(index)
         if len(term) != len(array.shape):
-            raise ArrayError(f"operand {term!r} has {len(term)} dimensions, and its array has shape {array.shape}")
+            have = f"operand {term!r} has {counted(len(term), 'dimension')}, and its array has shape {array.shape}"
+            raise ArrayError(f"{have}: every letter names one dimension")
         if array.traced and len(explicit_axes(mesh)) < len(grid.names):
             raise NotationError(
                 f"{text!r} reads layouts off the arrays, but inside jit under Auto axes operand {term!r} shows none: "
