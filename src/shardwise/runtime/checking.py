@@ -144,17 +144,16 @@ def _largest(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     error = scale = 0.0
     for start in range(0, one.size, CHUNK):
         part, wanted = (x.reshape(-1)[start : start + CHUNK] for x in (one, other))
+        wide_part, wide_wanted = part.astype(wide), wanted.astype(wide)
         if whole:  # float64 would take neighbours beyond 2**53 for equal, and int64 alone 2**64 - 1 for -1
             differ = (part.astype(np.int64) != wanted.astype(np.int64)) | ((part < 0) != (wanted < 0))
-            part, wanted = part.astype(wide), wanted.astype(wide)
-        else:  # infinities are equal to themselves, and NaN here
-            part, wanted = part.astype(wide), wanted.astype(wide)
-            differ = (part != wanted) & ((part == part) | (wanted == wanted))
+        else:  # infinities are equal to themselves, and so is NaN here
+            differ = (wide_part != wide_wanted) & ((wide_part == wide_part) | (wide_wanted == wide_wanted))
         if differ.any():
             with np.errstate(invalid="ignore", over="ignore"):
-                gaps = np.abs(part[differ] - wanted[differ])
+                gaps = np.abs(wide_part[differ] - wide_wanted[differ])
             error = max(error, float(whole), float(np.max(np.where(np.isfinite(gaps), gaps, np.inf))))
-        sizes = np.abs(wanted)
+        sizes = np.abs(wide_wanted)
         scale = max(scale, float(np.max(sizes, where=np.isfinite(sizes), initial=0.0)))
     return error, scale
 
