@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -223,15 +224,16 @@ def _permuted(before: Layout, step: CollectivePermute, mesh: Mesh, after: Layout
     for side in zip(*step.pairs, strict=True):
         if len(set(side)) < len(side) or not all(0 <= position < extent for position in side):
             raise ProgramError(f"pairs {step.pairs} are no permutation of {extent} positions")
-    if before.dims != after.dims:
-        _check_arrivals(step, before, after, mesh)
+    if before.dims != after.dims and not _arrives(step, before, mesh):
+        raise ProgramError(f"the pairs do not bring every device its part of {after}: use relayout")
     return after
 
 
-def _check_arrivals(step: CollectivePermute, before: Layout, after: Layout, mesh: Mesh) -> None:
-    """Where the layout changes, every device must receive the part that the new layout gives it."""
-    pairs = [({*old, *new}, old != new) for (_, old), (_, new) in zip(before.dims, after.dims, strict=True)]
-    moved = set(step.axes).union(*(axes for axes, changed in pairs if changed or axes & set(step.axes)))
+@functools.lru_cache(maxsize=4096)
+def _arrives(step: CollectivePermute, before: Layout, mesh: Mesh) -> bool:
+    """Whether every device receives the part of the array that the new layout gives it."""
+    dims = [({*old, *new}, old != new) for (_, old), (_, new) in zip(before.dims, step.layout.dims, strict=True)]
+    moved = set(step.axes).union(*(axes for axes, changed in dims if changed or axes & set(step.axes)))
     group = Mesh(tuple((axis, mesh.axis_size(axis)) for axis in mesh.names if axis in moved))
     positions = list(Mesh(tuple((axis, mesh.axis_size(axis)) for axis in step.axes)).coordinates())
     sender = {target: source for source, target in step.pairs}
@@ -243,8 +245,9 @@ def _check_arrivals(step: CollectivePermute, before: Layout, after: Layout, mesh
 
     for coordinate in group.coordinates():
         source = sender.get(flat_index(coordinate, step.axes, mesh))
-        if source is None or part(before, {**coordinate, **positions[source]}) != part(after, coordinate):
-            raise ProgramError(f"the pairs do not bring every device its part of {after}: use relayout")
+        if source is None or part(before, {**coordinate, **positions[source]}) != part(step.layout, coordinate):
+            return False
+    return True
 
 
 def einsum_layout(operands: list[tuple[str, Layout]], dims: tuple[str, ...]) -> Layout:
