@@ -1,6 +1,6 @@
 """Planned contractions against `jax.jit`'s own choices and against every candidate program, on simulated devices.
 
-    python -m benchmarks.run [--devices 4 8] [--runs 7] [--only NAME]
+    python -m benchmarks.run [--devices 4 8] [--runs 5] [--only NAME]
 
 All ways of a case run in turn; a figure is the median of their runs, a ratio that of the medians. Written to
 docs/benchmarks/contractions.json, .md and .svg.
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose name holds this text; nothing is written then")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -91,7 +91,7 @@ def measure(case: Case, devices: int, runs: int) -> dict[str, Any]:
     wanted = np.asarray(unsharded(equation)(*map(np.asarray, arrays)))
     error = float(np.max(np.abs(np.asarray(ways["planned"]()) - wanted)) / np.max(np.abs(wanted)))
     assert error < 1e-4, f"{case.name}: relative error {error}"
-    times = interleaved(ways, runs, rest_after=60.0)
+    times = interleaved(ways, runs, rest_after=20.0)
     medians = {name: timing.median_seconds for name, timing in times.items()}
     candidates = [medians[f"candidate {number}"] for number in range(len(plan))]
     return {
