@@ -107,6 +107,7 @@ def _problem_options(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_command(options: argparse.Namespace) -> int:
+    """Print the ranking, its facts as JSON, or the best program as code."""
     from shardwise import api
     from shardwise.mesh import Mesh
     from shardwise.notation import parse, parse_sizes, sizes_padded_on
@@ -131,6 +132,7 @@ def plan_command(options: argparse.Namespace) -> int:
 
 
 def hardware_command(options: argparse.Namespace) -> int:
+    """Print one hardware, or all."""
     from shardwise.chips import hardware
 
     chips = [hardware(name) for name in ([options.name] if options.name else hardware.names())]

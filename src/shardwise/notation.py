@@ -28,6 +28,7 @@ class Operand:
 
     @property
     def dims(self) -> tuple[str, ...]:
+        """Read dimensions up to the closing bracket; those written `_?` apart."""
         return self.layout.names
 
     def __str__(self) -> str:
@@ -218,6 +219,7 @@ class _Reader:
     # equation = operand { sep operand } arrow result { arrow result }
 
     def equation(self) -> Equation:
+        """Read operands, arrows and results."""
         if not self.text.strip():
             raise NotationError(
                 "the equation is empty: write operands, an arrow and a result: A[I_x, J] · B[J, K] -> C[I_x, K]"
@@ -237,6 +239,7 @@ class _Reader:
         return Equation(tuple(operands), stages[-1], tuple(stages[:-1]), self.text)
 
     def stage(self, operands: list[Operand], first: Operand | None) -> Operand:
+        """Read one stage of the result; its dimensions stand in the operands, and are those of the first stage."""
         self.blank()
         start = self.at
         stage = self.operand(result=True)
@@ -253,6 +256,7 @@ class _Reader:
     # operand = NAME "[" [ dim { "," dim } ] "]" [ "{U_" axes "}" ]
 
     def operand(self, result: bool = False) -> Operand:
+        """Read one array with its dimensions and partial sums."""
         self.blank()
         start = self.at
         name = self.name(ARRAY_NAME)
@@ -305,6 +309,7 @@ class _Reader:
     # axes = AXIS | "{" AXIS { "," AXIS } "}"
 
     def axes(self, dim: str, owner: dict[str, str]) -> Axes:
+        """Read the axes behind `_`."""
         if not self.take("{"):
             return (self.axis(dim, owner),)
         axes = [self.axis(dim, owner)]
@@ -315,6 +320,7 @@ class _Reader:
         return tuple(axes)
 
     def axis(self, dim: str, owner: dict[str, str]) -> str:
+        """Read one axis; it may stand once in an array."""
         self.blank()
         start = self.at
         axis = self.name(AXIS_NAME)
@@ -334,6 +340,7 @@ class _Reader:
         return axis
 
     def unreduced(self, dims: list[tuple[str, Axes]]) -> frozenset[str]:
+        """Read `{U_x}`, if it stands here."""
         if not self.take("{"):
             return frozenset()
         if not self.take("U_"):
@@ -352,6 +359,7 @@ class _Reader:
         return frozenset(axes)
 
     def lone_layout(self) -> Layout:
+        """Read a layout alone, with or without a name and brackets."""
         named = re.match(r"\s*(?:[^\W\d]\w*'*)?\s*\[", self.text)
         if named is None:
             dims, _ = self.dims(result=False)

@@ -19,6 +19,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -30,10 +31,6 @@ from shardwise.runtime.files import open_source, save
 DTYPES = ["float32", "float64", "float16", "int8", "int32", "complex64", "bool"]
 LITTLE = ["BF16", "F8_E4M3", "F8_E5M2"]
 ROW = np.arange(3, dtype=np.float32)
-
-
-def safetensors_or_skip():
-    return pytest.importorskip("safetensors.numpy", reason="needs the extra 'files'")
 
 
 @st.composite
@@ -85,10 +82,9 @@ def test_parts_of_an_npz_are_the_slices_of_the_whole(data, array, write):
 
 @given(st.data(), arrays([*DTYPES, *(files.CODES[code] for code in LITTLE)]))
 def test_parts_of_a_safetensors_are_the_slices_of_the_whole(data, array):
-    library = safetensors_or_skip()
     array = array.astype(array.dtype.newbyteorder("<"), order="C")  # what the format holds
     with tempfile.TemporaryDirectory() as folder:
-        library.save_file({"before": ROW, "W": array, "after": ROW}, f"{folder}/a.safetensors")
+        safetensors.numpy.save_file({"before": ROW, "W": array, "after": ROW}, f"{folder}/a.safetensors")
         assert_reads(data, open_source(f"{folder}/a.safetensors:W"), array)
 
 
@@ -101,8 +97,6 @@ def cover(draw, shape) -> list[tuple[slice, ...]]:
 
 @given(st.data(), st.sampled_from([".npy", ".safetensors"]))
 def test_what_is_saved_in_parts_is_read_as_the_whole(data, suffix):
-    if suffix == ".safetensors":
-        safetensors_or_skip()
     more = [files.CODES[code] for code in LITTLE] if suffix == ".safetensors" else []
     array = data.draw(arrays([*DTYPES, *more]))
     array = array.astype(array.dtype.newbyteorder("="))
@@ -119,8 +113,6 @@ def test_what_is_saved_in_parts_is_read_as_the_whole(data, suffix):
 def test_devices_read_and_write_their_shards(tmp_path, suffix):
     import jax  # here alone, since all else about files can do without
 
-    if suffix == ".safetensors":
-        safetensors_or_skip()
     devices = jax.devices()
     array = np.arange(len(devices) * 6, dtype=np.float32).reshape(len(devices), 6)
     save(tmp_path / f"a{suffix}", array.shape, array.dtype, [((slice(None), slice(None)), array)])
@@ -140,11 +132,10 @@ def test_a_part_is_a_copy_that_can_be_written_to_without_touching_the_file(tmp_p
 
 
 def test_a_safetensors_gets_the_name_of_its_file_or_the_one_given(tmp_path):
-    library = safetensors_or_skip()
     save(tmp_path / "c.safetensors", (3,), np.float32, [((slice(0, 3),), ROW)])
     save(f"{tmp_path}/d.safetensors:W", (3,), np.float32, [((slice(0, 3),), ROW)])
-    assert [*library.load_file(tmp_path / "c.safetensors")] == ["c"]
-    assert [*library.load_file(tmp_path / "d.safetensors")] == ["W"]
+    assert [*safetensors.numpy.load_file(tmp_path / "c.safetensors")] == ["c"]
+    assert [*safetensors.numpy.load_file(tmp_path / "d.safetensors")] == ["W"]
 
 
 def test_headers_of_later_versions_are_read(tmp_path):
@@ -207,8 +198,6 @@ print((peak_bytes() - before) / part.nbytes)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's figure of peak memory")
 @pytest.mark.parametrize("write", [sparse_npy, sparse_safetensors])
 def test_a_part_of_a_gibibyte_brings_only_itself_into_memory(tmp_path, write):
-    if write is sparse_safetensors:
-        safetensors_or_skip()
     path = tmp_path / f"big{write.__name__.replace('sparse_', '.')}"
     write(path, 2**18)
     assert path.stat().st_size > 2**30
@@ -424,7 +413,6 @@ FP4 = {"W": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}
     ids=itertools.count(),
 )  # fmt: skip
 def test_a_safetensors_that_cannot_be_read_says_why_and_the_way_out(tmp_path, text, content, message):
-    safetensors_or_skip()
     (tmp_path / "b.safetensors").write_bytes(content)
     with pytest.raises(FileError) as caught:
         open_source(f"{tmp_path}/{text}")
@@ -442,7 +430,6 @@ def test_damage_anywhere_gives_an_array_or_a_file_error_and_nothing_else(suffix,
         elif suffix == ".npz":
             data.draw(st.sampled_from([np.savez, np.savez_compressed]))(path, ROW)
         else:
-            safetensors_or_skip()
             path.write_bytes(safetensors_bytes(TWELVE, ROW.tobytes()))
         content = bytearray(path.read_bytes())
         for _ in range(data.draw(st.integers(0, 3))):
