@@ -46,14 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _in_options(message: str) -> str:
     """What messages say to do in Python, in the words of the command line."""
     message = re.sub(r"as in sizes=\{'([^']+)': (\d+)\}", r"as in --sizes \1=\2", message)
-    return message.replace("pad=True pads", "--pad pads")
+    return message.replace("pad=True pads", "--pad pads").replace(" (in sw.put and sw.einsum)", "")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="shardwise",
         description="One line of notation becomes a planned, checked and visible distributed contraction in JAX.",
-        epilog=f"Start here:  {EXAMPLE}",
+        epilog=f"Start here:\n  {EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # an example must stay on its line
     )
     parser.add_argument("--version", action="version", version=f"shardwise {__version__}")
     parser.set_defaults(command=None)
@@ -61,14 +62,18 @@ def _parser() -> argparse.ArgumentParser:
     planning = commands.add_parser(
         "plan",
         help="rank the programs that solve an equation; needs no devices and no JAX",
-        epilog='example:  shardwise plan "A[I, J_x] · B[J_x, K] -> C[I_?, K_?]" --sizes I=8192,J=8192,K=8192 '
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='example:\n  shardwise plan "A[I, J_x] · B[J_x, K] -> C[I_?, K_?]" --sizes I=8192,J=8192,K=8192 '
         "--mesh x=8 --hardware tpu-v5e",
     )
     _problem_options(planning)
     planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
     planning.set_defaults(command=plan_command)
     running = commands.add_parser(
-        "run", help="plan, place, run, check and time an equation on this machine's devices", epilog=f"example:  {EXAMPLE}"
+        "run",
+        help="plan, place, run, check and time an equation on this machine's devices",
+        epilog=f"example:\n  {EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _problem_options(running)
     running.add_argument(
@@ -87,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     hardware = commands.add_parser(
         "hardware",
         help="list the hardware catalogue, each figure with its source",
-        epilog="example:  shardwise hardware tpu-v5e",
+        epilog="example:\n  shardwise hardware tpu-v5e",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
     hardware.add_argument("--json", action="store_true", help="print JSON")
