@@ -64,7 +64,7 @@ class Brute:
         self.costs = Costs(self.task.hardware, self.task.mesh, self.task.dtype, self.task.accumulated)
         self.axes = tuple(name for name, size in self.task.mesh.axes if size > 1)
         self.alone: dict[Held, list[tuple[Held, float, float, Step]]] = {}
-        self.joined: dict[tuple[Held, ...], tuple[Held, float, float, Step] | None] = {}
+        self.joined: dict[tuple[tuple[Held, ...], ...], tuple[Held, float, float, Step] | None] = {}
         operands = self.task.equation.operands
         start = tuple(Held((n,), operand.layout, True) for n, operand in enumerate(operands))
         self.inputs = sum(map(self.bytes_of, start))
@@ -93,6 +93,11 @@ class Brute:
         same = all(made.axes_of(dim) == result.layout.axes_of(dim) for dim in fixed)
         return same and made.unreduced == result.layout.unreduced
 
+    def sums_alone(self, state: State, at: int) -> bool:
+        """Whether an operand has a dimension that nothing else needs: it may be summed before anything else."""
+        outside = {dim for other, held in enumerate(state) if other != at for dim in held.layout.names}
+        return not outside.union(self.task.equation.result.dims).issuperset(state[at].layout.names)
+
     def einsum_owed(self, state: State) -> bool:
         return len(state) > 1 or state[0].layout.names != self.task.equation.result.dims
 
@@ -119,7 +124,9 @@ class Brute:
         for at, held in enumerate(state):
             for after, seconds, made, step in self.steps_of(held):
                 yield (*state[:at], after, *state[at + 1 :]), seconds, live + made, step
-        chosen = [(0,)] if len(state) == 1 and not final else itertools.combinations(range(len(state)), 2)
+        chosen: list[tuple[int, ...]] = [(0,)] if len(state) == 1 and not final else []
+        chosen += itertools.combinations(range(len(state)), 2)
+        chosen += [(at,) for at in range(len(state)) if len(state) > 1 and self.sums_alone(state, at)]
         for places in chosen:
             sides = tuple(state[at] for at in places)
             others = tuple(held for at, held in enumerate(state) if at not in places)
@@ -186,7 +193,7 @@ class Brute:
     # The steps that join arrays.
 
     def einsum(self, sides: tuple[Held, ...], others: tuple[Held, ...]) -> tuple[Held, float, float, Step] | None:
-        key = (*sides, *others)
+        key = (sides, others)
         if len(others) > 1:
             return self.fresh_einsum(sides, others)
         if key not in self.joined:

@@ -170,7 +170,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         sizes: the size of every dimension, in elements.
     """
     states = program.states()
-    products = {step.result for step in program.steps if isinstance(step, Einsum)}
+    products: set[str] = set()  # made so far; a result may bear the name of an input that it consumed
 
     def shard_bytes(name: str, layout: Layout) -> float:
         item = costs.product_bytes if name in products else costs.item_bytes
@@ -182,8 +182,10 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         held = {name: shard_bytes(name, layout) for name, layout in before.items() if name not in given}
-        made = shard_bytes(touched(step), after[touched(step)])
         took = [shard_bytes(name, before[name]) for name in consumed(step)]
+        if isinstance(step, Einsum):
+            products.add(step.result)
+        made = shard_bytes(touched(step), after[touched(step)])
         priced.append(_priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made))
         if priced[-1].wire_bytes:
             key = (kind(step), step.axes) if not isinstance(step, Einsum) else ("einsum", ())

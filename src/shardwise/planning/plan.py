@@ -234,7 +234,7 @@ def write(found: Found, root: Any, operands: tuple[Operand, ...], names: list[st
             order.reverse()
         sides = {k: forward(link.labels[k], link.states[k], link.node.children[k], "") for k in order}
         sources = tuple(sides[k] for k in range(len(sides)))
-        name = wish or "".join(sources)
+        name = wish or ("".join(sources) if len(sources) > 1 else f"{sources[0]}'")
         while name in set(taken) - set(sources):
             name += "'"
         taken.append(name)

@@ -347,9 +347,19 @@ def trees(operands: list[Leaf], result: tuple[str, ...], sizes: Mapping[str, int
     dims = len({dim for leaf in operands for dim in leaf.names})
     axes = tuple(name for name, size in mesh.axes if size > 1)
     if len(operands) <= 2 or (len(operands) <= 4 and len(layouts(dims, axes)) <= 400):
-        yield from _all_trees(operands, result)
+        for nodes in _summed_first(operands, result):
+            yield from _all_trees(nodes, result)
     else:
         yield _opt_einsum_tree(operands, result, sizes)
+
+
+def _summed_first(operands: list[Leaf], result: tuple[str, ...]) -> Iterator[list[Node]]:
+    """The operands as given, and with the dimensions that one alone has summed before anything else, in all ways."""
+    choices: list[list[Node]] = []
+    for index, leaf in enumerate(operands):
+        kept = _needed([leaf], [other for at, other in enumerate(operands) if at != index], result)
+        choices.append([leaf] if kept == leaf.names else [leaf, Join((leaf,), kept)])
+    yield from map(list, itertools.product(*choices))
 
 
 def _needed(chosen: Iterable[Node], others: Iterable[Node], result: tuple[str, ...]) -> tuple[str, ...]:
