@@ -7,7 +7,8 @@ Dijkstra's algorithm over all states finds the fewest seconds, and the smallest 
 
 What is a program here: an einsum multiplies two arrays (or takes the one array of an equation with one operand, if
 its dimensions change), so every order of multiplication is tried, and the dimensions of a product in between stand
-as they first appear. Not tried: einsums of three arrays at once, and those that sum or copy one array beside others.
+as they first appear; an operand may be summed alone over what nothing else needs. Not tried: einsums of three arrays
+at once, and those that copy one array beside others.
 """
 
 from __future__ import annotations
