@@ -1,6 +1,6 @@
 """Draw the README's picture: the headline contraction on four devices, before, between and after.
 
-    python docs/picture.py        # writes docs/images/headline.svg
+python docs/picture.py        # writes docs/images/headline.svg
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 COLOURS = ("#33628f", "#a8530a", "#37732f", "#8a4f7d")
 PATTERNS = ("", "4 3", "1 3", "8 3")  # told apart without colour too
 UNIT = 26
+CHOSEN = "chosen: every product computed once. Gathering A first computes each of them 4 times."
 
 
 def box(x: float, y: float, width: float, height: float, label: str, device: int | None) -> str:
@@ -32,9 +33,8 @@ def words(x: float, y: float, text: str, size: int = 13, anchor: str = "middle",
 
 
 def arrow(x: float, y: float, length: float, label: str) -> str:
-    return (
-        f'<path d="M{x} {y} h{length}" stroke="currentColor" fill="none" marker-end="url(#tip)"/>'
-        + words(x + length / 2, y - 8, label, 12)
+    return f'<path d="M{x} {y} h{length}" stroke="currentColor" fill="none" marker-end="url(#tip)"/>' + words(
+        x + length / 2, y - 8, label, 12
     )
 
 
@@ -55,7 +55,7 @@ def picture() -> str:
         arrow(456, top + four / 2, 112, "all-gather x"),
         *(box(584, top + UNIT * k, 110, UNIT, "all devices", None) for k in range(4)),
         words(639, top + four + 20, "C[I, K]"),
-        words(20, top + four + 52, "chosen: every product computed once. Gathering A first computes each of them 4 times.", 13, "start"),
+        words(20, top + four + 52, CHOSEN, 13, "start"),
     ]
     body = "\n".join(parts)
     tip = (
