@@ -277,6 +277,7 @@ class _Reader:
         return Operand(name, Layout(tuple(dims), self.unreduced(dims)), frozenset(free))
 
     def dims(self, result: bool) -> tuple[list[tuple[str, Axes]], list[str]]:
+        """Read dimensions up to the closing bracket; of a result, those written `_?` apart."""
         dims: list[tuple[str, Axes]] = []
         free: list[str] = []
         owner: dict[str, str] = {}

@@ -126,20 +126,23 @@ def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> 
         for onward in _rank_stage(later, (here,), stage)[:3]:
             steps = tuple(_renamed(step, onward.program.output, candidate.program.output) for step in onward.program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
-            yield _price(task, joined)
+            yield _price(joined, _costs(task), task)
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:
     return dataclasses.replace(step, array=new) if step.array == old else step
 
 
-def _price(task: Problem, program: Program) -> Candidate:
-    costs = Costs(task.hardware, task.mesh, task.dtype, task.accumulated)
+def _costs(task: Problem) -> Costs:
+    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated)
+
+
+def _price(program: Program, costs: Costs, task: Problem) -> Candidate:
     return Candidate(program, estimate(program, costs, task.sizes))
 
 
 def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -> tuple[Candidate, ...]:
-    costs = Costs(task.hardware, task.mesh, task.dtype, task.accumulated)
+    costs = _costs(task)
     leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
     inputs = sum(costs.item_bytes * math.prod(operand.layout.shard_shape(task.sizes, task.mesh)) for operand in operands)
     limit = task.memory_limit
@@ -160,7 +163,7 @@ def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -
         if len(programs) == KEPT:
             break
     # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
-    priced = (_price(task, program) for program in programs)
+    priced = (_price(program, costs, task) for program in programs)
     return tuple(each for each in priced if limit is None or each.estimate.peak_memory_bytes <= limit)
 
 

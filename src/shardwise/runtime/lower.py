@@ -136,6 +136,8 @@ class _Local:
         return jnp.pad(array, widths) if any(after for _, after in widths) else array
 
     def step(self, step: Step, layouts: Mapping[str, Layout], invarying: set[str], values: list[Any]) -> Any:
+        """Do one step to this device's shards; `invarying` are the axes over which JAX must see the result as equal."""
+
         def at(dim: str) -> int:
             return layouts[consumed(step)[0]].names.index(dim)
 
