@@ -53,6 +53,18 @@ class MissingExtraError(ShardwiseError, ImportError):
     """An optional dependency that is not installed; the message names the extra."""
 
 
+class CompiledTextError(ShardwiseError, ValueError):
+    """A text that is not that of a compiled module."""
+
+
+class TraceError(ShardwiseError, TypeError):
+    """A function that cannot be traced or compiled; the message holds the compiler's own words."""
+
+
+class AuditMismatchError(ShardwiseError, AssertionError):
+    """A compiled program that is not what was asserted of it."""
+
+
 def pointed(text: str, position: int, what: str, fix: str) -> str:
     """Lay out a message as text and caret; of a long text, what surrounds the fault.
 

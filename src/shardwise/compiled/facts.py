@@ -1,0 +1,87 @@
+"""What an audit holds: plain, frozen facts of one compiled program. Reading, judging and showing them live elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.layout import Axes
+
+MADE_BY_THE_COMPILER = "made by the compiler"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a compiled program, as one device sees it.
+
+    Attributes:
+        kind: `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`, ...
+        axes: the mesh axes it runs over, in mesh order; a part of an axis as `x:(2)2`; empty where they are not known.
+        wire_bytes: what one device sends in one call of the program, all trips together.
+        dtype: JAX's name of it.
+        shape: one device's result; of several results the largest.
+        group_size: how many devices take part together; of a permutation, the devices along its axes.
+        source: the line of the user's file that it comes from, as `layer.py:14`, or `made by the compiler`.
+        op_name: JAX's name of the operation, as `jit(f)/dot_general`.
+        trips: how often it runs in one call; None where a loop's trips cannot be read (it is counted once then).
+        asynchronous: whether it starts and ends at two places of the schedule.
+        hidden_by: the products (matmuls, convolutions) scheduled between start and end, by name.
+        held_bytes: what one device holds before one trip: what `wire_bytes` is reckoned from (see `reading`).
+        name, computation: where it starts in the schedule (of a fused one the fusion); `end` is what waits for it.
+        groups: the groups, or the pairs of a permutation, as device numbers in mesh order.
+        operands: the names of the arrays it takes, `arrays` how many they are: compilers join small collectives.
+        inferred: the source is that of the array it takes or of what uses it, since it has none of its own.
+        sliced: an all-reduce of which each device keeps its part alone.
+    """
+
+    kind: str
+    axes: Axes
+    wire_bytes: float
+    dtype: str
+    shape: tuple[int, ...]
+    group_size: int
+    source: str
+    op_name: str
+    trips: int | None
+    asynchronous: bool
+    hidden_by: tuple[str, ...]
+    held_bytes: float
+    name: str
+    computation: str
+    end: str
+    groups: tuple[tuple[int, ...], ...]
+    operands: tuple[str, ...] = ()
+    arrays: int = 1
+    inferred: bool = False
+    sliced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """The bytes that one device needs, as the compiler says.
+
+    `peak` is what is alive at once: arguments, outputs that no argument gives its memory to, temporaries.
+    """
+
+    arguments: int
+    outputs: int
+    temporaries: int
+    aliased: int
+    code: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The FLOPs of products (matmuls and convolutions) in one call of the program.
+
+    `needed` is what the function as it was written multiplies, over all devices, each product once; None where it is
+    not known. `repeated` is how often the compiled program does it.
+    """
+
+    flops_per_device: float
+    devices: int
+    needed: float | None
+
+    @property
+    def repeated(self) -> float | None:
+        return self.flops_per_device * self.devices / self.needed if self.needed else None

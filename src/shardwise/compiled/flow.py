@@ -1,0 +1,109 @@
+"""The schedule and the data flow of one computation: what waits for what, and what stands between."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shardwise.compiled.hlo import Computation, Instruction, Module
+from shardwise.compiled.walk import Survey, inside
+
+# What hands an array on as it is, or as a view.
+HANDS_ON = ("bitcast", "copy", "get-tuple-element", "reshape", "transpose", "convert", "tuple", "copy-start", "copy-done", "slice")
+SEARCHED = 12  # instructions upwards or downwards to a line that an instruction without one belongs to
+_OPENS, _CLOSES = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
+
+
+@dataclass(slots=True)
+class Flow:
+    """A computation with its users and the places of its products in the schedule."""
+
+    module: Module
+    survey: Survey
+    computation: Computation
+    users: dict[str, list[int]] = field(default_factory=dict)
+    products: list[int] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for place, instruction in enumerate(self.computation.instructions):
+            self.places[instruction.name] = place
+            for operand in instruction.operands:
+                self.users.setdefault(operand, []).append(place)
+            if self.survey.multiplies(instruction):
+                self.products.append(place)
+
+    def using(self, instruction: Instruction) -> list[Instruction]:
+        """The instructions that take what this one makes."""
+        return [self.computation.instructions[place] for place in self.users.get(instruction.name, [])]
+
+    def products_between(self, first: int, last: int) -> tuple[str, ...]:
+        """The names of the products scheduled between two places."""
+        low, high = bisect.bisect_right(self.products, first), bisect.bisect_left(self.products, last)
+        return tuple(self.computation.instructions[place].name for place in self.products[low:high])
+
+    def opening(self, start: Instruction) -> Instruction:
+        """Where the transfer of an asynchronous start begins: a start that takes nothing waits for its update."""
+        if not start.operands and start.opcode.endswith("-start"):
+            return next((user for user in self.using(start) if user.opcode.endswith("-update")), start)
+        return start
+
+    def closing(self, start: Instruction) -> Instruction | None:
+        """The instruction that waits for what another one starts; None where it starts nothing."""
+        chained = is_chained(self.module, start)
+        if not start.opcode.endswith("-start") and not chained:
+            return None
+        pending, seen = [start], {start.name}
+        while pending:
+            for user in self.using(pending.pop(0)):
+                if user.name in seen:
+                    continue
+                seen.add(user.name)
+                if user.opcode.endswith("-done") or (chained and _holds(self.module, user, _CLOSES)):
+                    return user
+                if user.opcode.endswith("-update") or user.opcode in ("get-tuple-element", "bitcast"):
+                    pending.append(user)
+                elif chained and self.survey.talks(user):
+                    pending.append(user)
+        return None
+
+    def upwards(self, instruction: Instruction) -> Iterator[Instruction]:
+        """What made the arrays that an instruction takes, nearest first."""
+        yield from self._search(instruction, lambda i: [self._at(name) for name in i.operands])
+
+    def downwards(self, instruction: Instruction) -> Iterator[Instruction]:
+        """What takes the array that an instruction makes, nearest first."""
+        yield from self._search(instruction, self.using)
+
+    def _at(self, name: str) -> Instruction | None:
+        place = self.places.get(name)
+        return None if place is None else self.computation.instructions[place]
+
+    def _search(self, instruction: Instruction, neighbours: object) -> Iterator[Instruction]:
+        pending, seen = [instruction], {instruction.name}
+        while pending and len(seen) <= SEARCHED:
+            for found in neighbours(pending.pop(0)):  # type: ignore[operator]
+                if found is not None and found.name not in seen:
+                    seen.add(found.name)
+                    pending.append(found)
+                    yield found
+
+
+def is_chained(module: Module, instruction: Instruction) -> bool:
+    """Whether an instruction opens a collective that later fusions carry on: TPU's asynchronous collective fusion."""
+    return _holds(module, instruction, _OPENS)
+
+
+def carries_on(module: Module, instruction: Instruction) -> bool:
+    """Whether an instruction is a later part of such a collective, which is counted at its opening."""
+    if instruction.opcode != "fusion":
+        return False
+    called = inside(module, instruction)
+    return any("async_collective_fusion" in c.name for c in called) or _holds(module, instruction, _CLOSES)
+
+
+def _holds(module: Module, instruction: Instruction, target: str) -> bool:
+    return instruction.opcode == "fusion" and any(
+        i.opcode == "custom-call" and target in i.attributes for c in inside(module, instruction) for i in c.instructions
+    )

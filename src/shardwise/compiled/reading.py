@@ -1,0 +1,249 @@
+"""From a module to its collectives: kind, axes, bytes on the wire, source line, trips, and what hides each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardwise.compiled import shapes
+from shardwise.compiled.facts import MADE_BY_THE_COMPILER, Collective
+from shardwise.compiled.flow import HANDS_ON, Flow, carries_on
+from shardwise.compiled.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
+from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.sources import Sources, metadata
+from shardwise.compiled.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
+from shardwise.layout import Axes
+from shardwise.mesh import Mesh
+
+POINT_TO_POINT = ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The collectives of a module in the order of its schedule, and all that could not be read."""
+
+    collectives: tuple[Collective, ...]
+    unread: tuple[Unread, ...]
+
+
+def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
+    """Find every collective that the module's entry reaches.
+
+    Wire bytes are what one device sends, of B bytes that it holds and n devices of a group: all-gather B (n-1),
+    reduce-scatter and all-to-all B (n-1)/n, all-reduce 2 B (n-1)/n, permute B ("How to Scale Your Model", sharding).
+
+    >>> from shardwise.compiled.hlo import read
+    >>> module = read('''HloModule jit_f, num_partitions=2
+    ... ENTRY %main (p: f32[4]) -> f32[8] {
+    ...   %p = f32[4]{0} parameter(0)
+    ...   ROOT %g = f32[8]{0} all-gather(%p), replica_groups={{0,1}}, dimensions={0}
+    ... }''')
+    >>> [(c.kind, c.axes, c.wire_bytes) for c in collectives(module, Mesh.parse("x=2")).collectives]
+    [('all-gather', ('x',), 16.0)]
+    """
+    reader = _Reader(module, mesh if mesh is not None and mesh.size == module.devices else None)
+    if mesh is not None and reader.mesh is None:
+        why = f"the mesh {mesh} has {mesh.size} devices and the module {module.devices}: no axes are named"
+        reader.unread.append(Unread(1, module.name, why))
+    found = [collective for visit in visits(module, reader.survey, reader.unread) for collective in reader.of(visit)]
+    reader.report_unreached({visit.computation.name for visit in visits(module, reader.survey, [])})
+    return Reading(tuple(found), (*module.unread, *reader.unread))
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A collective and where it stands: itself in `home`; in the schedule what runs it, and what waits for it."""
+
+    collective: Instruction
+    home: Computation
+    runs: Instruction
+    flow: Flow
+    visit: Visit
+
+    @property
+    def fused(self) -> bool:
+        return self.runs is not self.collective
+
+
+class _Reader:
+    def __init__(self, module: Module, mesh: Mesh | None) -> None:
+        self.module = module
+        self.mesh = mesh
+        self.survey: Survey = survey(module)
+        self.sources = Sources(module)
+        self.unread: list[Unread] = []
+
+    def of(self, visit: Visit) -> Iterator[Collective]:
+        """The collectives of one computation of the schedule."""
+        flow: Flow | None = None
+        for instruction in visit.computation.instructions:
+            for home, found in self._held(visit.computation, instruction):
+                flow = flow or Flow(self.module, self.survey, visit.computation)
+                yield self._collective(_Site(found, home, instruction, flow, visit))
+
+    def _held(self, computation: Computation, instruction: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+        """The collectives that an instruction of the schedule is, or wraps; each with the computation it stands in."""
+        opcode = instruction.opcode
+        if is_collective(opcode):
+            yield computation, instruction
+        elif opcode in WRAPS and instruction.called():
+            if self.survey.talks(instruction) and not carries_on(self.module, instruction):
+                for inner in inside(self.module, instruction):
+                    yield from ((inner, found) for found in inner.instructions if is_collective(found.opcode))
+        else:
+            self._check_known(instruction)
+
+    def _check_known(self, instruction: Instruction) -> None:
+        opcode = instruction.opcode
+        if opcode in POINT_TO_POINT and "is_host_transfer=true" not in instruction.attributes:
+            self._cannot(instruction, "a point-to-point transfer, which is not counted as a collective")
+        elif opcode == "custom-call" and '"has_communication":true' in instruction.attributes:
+            self._cannot(instruction, "a kernel that communicates by itself: what it sends is not known")
+        elif _may_be_collective(opcode):
+            self._cannot(instruction, f"{opcode} is not known, and may be a collective")
+
+    def report_unreached(self, reached: set[str]) -> None:
+        """A collective in a computation that nothing known runs is not counted, and must not go unseen."""
+        held = {name for name, c in self.module.computations.items() if any(is_collective(i.opcode) for i in c.instructions)}
+        for name in reached:
+            for instruction in self.module.computations[name].instructions:
+                held -= {computation.name for computation in inside(self.module, instruction)}
+        for name in sorted(held - reached):
+            computation = self.module.computations[name]
+            self.unread.append(Unread(computation.line, name, "it holds collectives, and nothing that is known runs it"))
+
+    def _cannot(self, instruction: Instruction, why: str) -> None:
+        self.unread.append(Unread(instruction.line, instruction.name, why))
+
+    def _collective(self, site: _Site) -> Collective:
+        instruction, flow, trips = site.collective, site.flow, site.visit.trips
+        kind = instruction.opcode.removesuffix("-start")
+        scattered = kind == "all-reduce" and site.fused and any(i.opcode == "dynamic-slice" for i in site.home.instructions)
+        kind = "reduce-scatter" if scattered else kind
+        groups, axes, size = self._groups(kind, instruction)
+        closing = flow.closing(site.runs)
+        gives = self._arrays(instruction, [self._result(site, closing, scattered)])
+        takes = self._arrays(instruction, [_shape_of(site.home, name) for name in instruction.operands])
+        held = float(sum(array.bytes for array in takes))
+        opening = flow.opening(site.runs)
+        hidden = flow.products_between(flow.places[opening.name], flow.places[closing.name]) if closing else ()
+        line, op_name, inferred = self._source(site, opening, closing or site.runs)
+        largest = max(gives or takes, key=lambda array: array.bytes, default=shapes.Array("?", (), 0))
+        return Collective(
+            kind=kind,
+            axes=axes,
+            wire_bytes=_wire_bytes(kind, size, held, groups) * (1 if trips is None else trips),
+            dtype=largest.dtype,
+            shape=largest.dims,
+            group_size=size,
+            source=line,
+            op_name=op_name,
+            trips=trips,
+            asynchronous=closing is not None and "is_sync\":true" not in site.runs.attributes,
+            hidden_by=hidden if self.module.scheduled else (),
+            held_bytes=held,
+            name=opening.name,
+            computation=flow.computation.name,
+            end=(closing or site.runs).name,
+            groups=groups,
+            operands=tuple(site.runs.operands or opening.operands),
+            arrays=len(takes),
+            inferred=inferred,
+            sliced=kind == "all-reduce" and self._is_sliced(flow, closing or site.runs, held / max(size, 1)),
+        )
+
+    def _groups(self, kind: str, instruction: Instruction) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
+        """The groups or pairs, the axes they follow, and how many devices take part together."""
+        permutes = kind == "collective-permute"
+        text = instruction.attribute("source_target_pairs" if permutes else "replica_groups")
+        if text is None:
+            text = "?" if permutes or "replica_groups" in instruction.attributes else "{}"
+        groups = parse_pairs(text) if permutes else parse_groups(text, self.module.devices)
+        if groups is None:
+            self._cannot(instruction, f"its groups cannot be read: {text[:80]}")
+            return (), (), self.module.devices
+        axes: Axes | None = ()
+        if self.mesh is not None:
+            axes = axes_of_pairs(groups, self.mesh) if permutes else axes_of_groups(groups, self.mesh)  # type: ignore[arg-type]
+            if axes is None:
+                self._cannot(instruction, f"its groups follow no axes of the mesh: {text[:80]}")
+        if permutes:
+            members = self.mesh.extent(axes) if self.mesh is not None and axes else len({d for pair in groups for d in pair})
+            return groups, axes or (), members
+        return groups, axes or (), max(map(len, groups), default=1)
+
+    def _arrays(self, instruction: Instruction, texts: list[str | None]) -> list[shapes.Array]:
+        found: list[shapes.Array] = []
+        for text in texts:
+            try:
+                if text is None:
+                    raise shapes.UnreadShapeError("an operand of it is not found")
+                found += shapes.leaves(shapes.parse(text))
+            except shapes.UnreadShapeError as error:
+                self._cannot(instruction, f"its bytes are not known: {error}")
+        return found
+
+    def _result(self, site: _Site, closing: Instruction | None, scattered: bool) -> str:
+        """The text of a collective's result: of an asynchronous one that of its end, of a fused scatter the fusion's."""
+        if closing is not None and site.collective.opcode.endswith("-start"):
+            return closing.shape
+        return site.runs.shape if scattered else site.collective.shape
+
+    def _source(self, site: _Site, opening: Instruction, closing: Instruction) -> tuple[str, str, bool]:
+        """The user's line, the operation's name, and whether the line is that of a neighbour in the data's flow."""
+        own = (site.collective, site.runs, opening, closing)
+        op_name = next((name for name in (metadata(i).get("op_name", "") for i in own) if name), "")
+        for candidate in own:
+            if (line := self.sources.line(candidate)) is not None:
+                return str(line), op_name, False
+        for candidate in (*site.flow.upwards(site.runs), *site.flow.downwards(closing), *reversed(site.visit.path)):
+            if (line := self.sources.line(candidate)) is not None:
+                return str(line), op_name or metadata(candidate).get("op_name", ""), True
+        return MADE_BY_THE_COMPILER, op_name, False
+
+    def _is_sliced(self, flow: Flow, closing: Instruction, part: float) -> bool:
+        """Whether all that use an all-reduce's result keep one device's part of it."""
+        pending, keep = [closing], []
+        while pending:
+            for user in flow.using(pending.pop()):
+                if user.opcode in HANDS_ON:
+                    pending.append(user)
+                else:
+                    keep.append(user)
+        return bool(keep) and all(self._keeps_a_part(user, part) for user in keep)
+
+    def _keeps_a_part(self, user: Instruction, part: float) -> bool:
+        cuts = user.opcode == "dynamic-slice" or any(
+            i.opcode == "dynamic-slice" for c in inside(self.module, user) for i in c.instructions
+        )
+        try:
+            return cuts and shapes.total_bytes(shapes.parse(user.shape)) <= part
+        except shapes.UnreadShapeError:
+            return False
+
+
+def _may_be_collective(opcode: str) -> bool:
+    """Whether an opcode that is not known sounds like one: the next compiler's collectives must not go unseen."""
+    plain = re.sub(r"-(start|update|done)$", "", opcode)
+    return plain not in (*KINDS, *RUNS) and any(word in plain for word in ("all-", "collective", "scatter-reduce", "reduce-scatter"))
+
+
+def _wire_bytes(kind: str, n: int, held: float, groups: tuple[tuple[int, ...], ...]) -> float:
+    """The bytes that one device sends, of the bytes that it holds before."""
+    match kind:
+        case "all-gather":
+            return held * (n - 1)
+        case "all-reduce":
+            return 2 * held * (n - 1) / n
+        case "reduce-scatter" | "all-to-all" | "ragged-all-to-all":
+            return held * (n - 1) / n
+        case "collective-permute":
+            return held if any(pair[0] != pair[1] for pair in groups) else 0.0
+        case _:
+            return held
+
+
+def _shape_of(computation: Computation, name: str) -> str | None:
+    found = computation.by_name.get(name)
+    return found.shape if found else None

@@ -1,0 +1,84 @@
+"""From an instruction to the line of the user's file that it comes from, by the tables at the head of a compiled text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from shardwise.compiled.hlo import Instruction, Module
+
+_METADATA = re.compile(r"\bmetadata=\{((?:[^{}\"]|\"(?:\\.|[^\"\\])*\")*)\}")
+_FIELD = re.compile(r'(\w+)=(?:"((?:\\.|[^"\\])*)"|([^\s,{}]+))')
+# Files that are no user's: installed libraries, Python's own, and this package, which acts for the line that called it.
+_LIBRARY = re.compile(
+    r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<"
+    r"|(^|[/\\])shardwise[/\\](api|session|cli)\.py|(^|[/\\])shardwise[/\\](runtime|planning|compiled|measure)[/\\]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line of a file, and the function it stands in."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(slots=True)
+class Sources:
+    """The tables of one module; `frames(instruction)` are the lines that it comes from, innermost first."""
+
+    module: Module
+    _frames: dict[int, tuple[Frame, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tables = self.module.tables
+        files = {key: text.strip().strip('"') for key, text in tables["FileNames"].items()}
+        functions = {key: text.strip().strip('"') for key, text in tables["FunctionNames"].items()}
+        places: dict[int, Frame] = {}
+        for key, text in tables["FileLocations"].items():
+            fields = _integers(text)
+            name = files.get(fields.get("file_name_id", 0), "?")
+            places[key] = Frame(name, fields.get("line", 0), functions.get(fields.get("function_name_id", 0), ""))
+        links = {key: _integers(text) for key, text in tables["StackFrames"].items()}
+        # Some versions count a frame's parent from 0 (none) and some from 1: there the outermost is its own parent.
+        shift = int(bool(links) and all(fields.get("parent_frame_id", 0) > 0 for fields in links.values()))
+        for key, fields in links.items():
+            if fields.get("file_location_id", 0) in places:
+                self._frames[key] = (places[fields["file_location_id"]], fields.get("parent_frame_id", 0) - shift)
+
+    def frames(self, instruction: Instruction) -> list[Frame]:
+        """The lines an instruction comes from, innermost first; none where the text does not say."""
+        fields = metadata(instruction)
+        frame_id = int(fields["stack_frame_id"]) if fields.get("stack_frame_id", "").isdigit() else 0
+        found: list[Frame] = []
+        while frame_id in self._frames and len(found) <= len(self._frames):
+            frame, frame_id = self._frames[frame_id]
+            found.append(frame)
+        if not found and "source_file" in fields:
+            line = fields.get("source_line", "0")
+            found.append(Frame(fields["source_file"], int(line) if line.isdigit() else 0))
+        return found
+
+    def line(self, instruction: Instruction) -> Frame | None:
+        """The innermost line that stands in a file of the user's own."""
+        return next((frame for frame in self.frames(instruction) if is_users(frame.file)), None)
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own, neither a library's nor this package's."""
+    return not _LIBRARY.search(file)
+
+
+def metadata(instruction: Instruction) -> dict[str, str]:
+    """The fields of an instruction's metadata: `op_name`, `stack_frame_id`, ..."""
+    match = _METADATA.search(instruction.attributes)
+    return {key: quoted or plain for key, quoted, plain in _FIELD.findall(match[1])} if match else {}
+
+
+def _integers(text: str) -> dict[str, int]:
+    return {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", text)}

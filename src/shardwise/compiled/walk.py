@@ -1,0 +1,142 @@
+"""Walking a module as it runs: which computations are entered from which, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.loops import trip_count
+
+MOST_DEPTH = 200
+SCHEDULES = ("while", "conditional", "call")  # run computations that have a schedule of their own
+WRAPS = ("fusion", "fusion-start", "async-start", "call-start", "custom-call")  # run computations as one instruction
+RUNS = SCHEDULES + WRAPS
+KINDS = (
+    "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute", "ragged-all-to-all",
+    "collective-broadcast",
+)  # fmt: skip
+PRODUCTS = ("dot", "convolution", "ragged-dot", "scaled-dot")
+# Calls into the vendors' libraries of matrix products.
+PRODUCT_CALLS = ("__cublas$", "__cudnn$conv", "__triton_gemm", "__onednn$matmul", "__onednn$convolution")
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One computation that runs: how often in one call of the program, and the instructions that lead to it."""
+
+    computation: Computation
+    trips: int | None
+    path: tuple[Instruction, ...] = ()
+
+    @property
+    def caller(self) -> Instruction | None:
+        return self.path[-1] if self.path else None
+
+
+def visits(module: Module, seen: Survey, unread: list[Unread]) -> Iterator[Visit]:
+    """Every computation that is scheduled: the entry, and what loops, branches and calls run, with its trips.
+
+    What fusions and asynchronous wrappers hold is part of the instruction that stands in the schedule (`inside`).
+    What is not known of trips and branches is added to `unread`.
+    """
+    pending = [Visit(module.entry, 1)] if module.entry else []
+    while pending:
+        visit = pending.pop()
+        yield visit
+        if len(visit.path) > MOST_DEPTH:
+            unread.append(Unread(visit.computation.line, visit.computation.name, f"calls are nested deeper than {MOST_DEPTH}"))
+            continue
+        calls = [i for i in visit.computation.instructions if i.opcode in SCHEDULES]
+        inner = [found for instruction in calls for found in _entered(module, seen, visit, instruction, unread)]
+        pending += reversed(inner)
+
+
+def _entered(
+    module: Module, seen: Survey, visit: Visit, instruction: Instruction, unread: list[Unread]
+) -> Iterator[Visit]:
+    trips = visit.trips
+    talks = seen.talks(instruction)
+    if instruction.opcode == "while":
+        turns = trip_count(module, visit.computation, instruction)
+        if turns is None and talks:
+            unread.append(Unread(instruction.line, instruction.name, "the trips of this loop are not known, it is counted once"))
+        trips = None if turns is None or trips is None else trips * turns
+    elif instruction.opcode == "conditional" and talks:
+        why = "which branch runs is not known, the collectives of each are counted"
+        unread.append(Unread(instruction.line, instruction.name, why))
+    for role, name in instruction.called():
+        if name not in module.computations:
+            unread.append(Unread(instruction.line, instruction.name, f"there is no computation {name}, which it calls"))
+        elif role != "condition" or name in seen.talking:
+            yield Visit(module.computations[name], trips, (*visit.path, instruction))
+
+
+def inside(module: Module, instruction: Instruction) -> list[Computation]:
+    """The computations that a fusion or an asynchronous wrapper holds, nested ones too, innermost last."""
+    found: list[Computation] = []
+    pending = [instruction] if instruction.opcode in WRAPS else []
+    while pending:
+        for _, name in pending.pop().called():
+            computation = module.computations.get(name)
+            if computation is not None and computation not in found and len(found) < MOST_DEPTH:
+                found.append(computation)
+                pending += [i for i in computation.instructions if i.opcode in WRAPS]
+    return found
+
+
+def is_collective(opcode: str) -> bool:
+    """Whether an opcode names a collective, or the start of one."""
+    return opcode.removesuffix("-start") in KINDS
+
+
+def is_product(instruction: Instruction) -> bool:
+    """Whether an instruction itself is a product: a matmul or a convolution."""
+    if instruction.opcode == "custom-call":
+        return any(f'custom_call_target="{call}' in instruction.attributes for call in PRODUCT_CALLS)
+    return instruction.opcode in PRODUCTS
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The computations of a module that hold a collective, or a product, themselves or in what they call."""
+
+    talking: frozenset[str]
+    multiplying: frozenset[str]
+
+    def talks(self, instruction: Instruction) -> bool:
+        """Whether an instruction is a collective, or runs one."""
+        return is_collective(instruction.opcode) or self._runs(instruction, self.talking)
+
+    def multiplies(self, instruction: Instruction) -> bool:
+        """Whether an instruction is a product, or runs one."""
+        return is_product(instruction) or self._runs(instruction, self.multiplying)
+
+    def _runs(self, instruction: Instruction, those: frozenset[str]) -> bool:
+        return instruction.opcode in RUNS and any(name in those for _, name in instruction.called())
+
+
+def survey(module: Module) -> Survey:
+    """Look at every instruction once."""
+    callers: dict[str, list[str]] = {}
+    talking, multiplying = set[str](), set[str]()
+    for name, computation in module.computations.items():
+        for instruction in computation.instructions:
+            if is_collective(instruction.opcode):
+                talking.add(name)
+            if is_product(instruction):
+                multiplying.add(name)
+            if instruction.opcode in RUNS:
+                for _, called in instruction.called():
+                    callers.setdefault(called, []).append(name)
+    return Survey(_with_callers(talking, callers), _with_callers(multiplying, callers))
+
+
+def _with_callers(names: set[str], callers: dict[str, list[str]]) -> frozenset[str]:
+    pending = list(names)
+    while pending:
+        for caller in callers.get(pending.pop(), ()):
+            if caller not in names:
+                names.add(caller)
+                pending.append(caller)
+    return frozenset(names)
