@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.compiled import shapes
 from shardwise.compiled.facts import MADE_BY_THE_COMPILER, Collective
-from shardwise.compiled.flow import HANDS_ON, Flow, carries_on
+from shardwise.compiled.flow import Flow, carries_on
 from shardwise.compiled.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.sources import Sources, metadata
@@ -207,7 +207,7 @@ class _Reader:
         pending, keep = [closing], []
         while pending:
             for user in flow.using(pending.pop()):
-                if user.opcode in HANDS_ON:
+                if flow.hands_on(user):
                     pending.append(user)
                 else:
                     keep.append(user)
