@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.chips import Hardware, hardware
+from shardwise.chips import Hardware
+from shardwise.chips import hardware as catalogue
+from shardwise.chips.links import Route
 from shardwise.chips.topology import Topology
-from shardwise.compiled import certify, findings, table
+from shardwise.compiled import certify, table
 from shardwise.compiled.facts import Collective, MemoryUse, Work
-from shardwise.compiled.hlo import Module, Unread
+from shardwise.compiled.findings import Finding, findings
+from shardwise.compiled.hlo import Module, Unread, read
 from shardwise.compiled.reading import collectives
 from shardwise.compiled.timeline import Timeline, timeline
+from shardwise.compiled.work import flops_per_device
 from shardwise.errors import HardwareError
 from shardwise.mesh import Mesh
 
@@ -42,7 +46,7 @@ class Audit:
     unread: tuple[Unread, ...] = ()
     notes: tuple[str, ...] = ()
     topology: Topology | None = None
-    places: tuple[tuple[int, ...], ...] = field(default=(), repr=False)  # of each device of the mesh on the topology
+    routes: Mapping[str, Route] | None = field(default=None, repr=False)
 
     @property
     def total_wire_bytes(self) -> float:
@@ -50,20 +54,22 @@ class Audit:
         return sum(collective.wire_bytes for collective in self.collectives)
 
     @property
-    def findings(self) -> tuple[findings.Finding, ...]:
+    def findings(self) -> tuple[Finding, ...]:
         """What stands out, and what to do about it."""
-        return findings.findings(self)
+        return findings(self.module, self.collectives, self.work)
 
-    def timeline(self, on: str | Hardware | None = None) -> Timeline:
+    def timeline(self, hardware: str | Hardware | None = None) -> Timeline:
         """Replay the schedule: when compute and transfers run and what waits; modelled, not measured.
 
         Args:
-            on: a hardware, by default the one that the program was compiled for.
+            hardware: a name of `sw.hardware.names()`, by default what the program was compiled for.
 
         Raises:
             HardwareError: none is known.
         """
-        raise NotImplementedError
+        chip = chip_of(self, hardware)
+        routes = self.routes if chip == self.hardware else None
+        return timeline(self.module, self.collectives, chip, self.mesh, routes, name=f"{self.name} on {self.target}")
 
     def assert_only(self, expected: Mapping[str, Any]) -> None:
         """Hold the program to exactly these collectives, as `{"all-gather": {"x": 1}}`; `{}` is none at all.
@@ -97,31 +103,42 @@ class Audit:
         """
         certify.assert_overlapped(self, kind, axes=axes, least=least)
 
-    def assert_fits(self, on: str | Hardware | None = None) -> None:
+    def assert_fits(self, hardware: str | Hardware | None = None) -> None:
         """Hold the program to the memory of a chip.
 
         Raises:
             AuditMismatchError: it needs more.
         """
-        certify.assert_fits(self, on)
+        certify.assert_fits(self, hardware)
 
     def __str__(self) -> str:
         return table.table(self)
 
 
-def chip_of(audit: Audit, on: str | Hardware | None) -> Hardware:
+def chip_of(audit: Audit, name: str | Hardware | None) -> Hardware:
     """The hardware that is meant: the one named, or the one compiled for."""
-    chosen = hardware(on) if on is not None else audit.hardware
+    chosen = catalogue(name) if name is not None else audit.hardware
     if chosen is None:
         raise HardwareError(f"{audit.target} is not in the catalogue: say which hardware to reckon with, as 'tpu-v5e'")
     return chosen
 
 
-def audit_module(
-    module: Module, *, name: str, target: str, mesh: Mesh, chip: Hardware | None, memory: MemoryUse | None = None,
-    needed_flops: float | None = None, notes: tuple[str, ...] = (), topology: Topology | None = None,
-    places: tuple[tuple[int, ...], ...] = (),
+def audit_text(
+    text: str, *, name: str, target: str, mesh: Mesh, hardware: Hardware | None, memory: MemoryUse | None = None,
+    needed: float | None = None, notes: tuple[str, ...] = (), topology: Topology | None = None,
+    routes: Mapping[str, Route] | None = None,
 ) -> Audit:  # fmt: skip
-    """Read a module into an audit."""
+    """Read a compiled text into an audit.
+
+    Args:
+        needed: the FLOPs that the function asks for, over all devices (`needed.needed_flops`).
+
+    Raises:
+        CompiledTextError: the text is not that of a compiled module.
+    """
+    module = read(text)
     reading = collectives(module, mesh)
-    raise NotImplementedError
+    work = Work(flops_per_device(module), module.devices, needed)
+    return Audit(
+        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes
+    )  # fmt: skip

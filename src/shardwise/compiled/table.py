@@ -20,7 +20,7 @@ HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
 
 def table(audit: Audit) -> str:
     """The whole audit as text."""
-    timeline = audit.modelled
+    timeline = audit.timeline() if audit.hardware is not None and not audit.hardware.shared else None
     lines = [headline(audit), *_rows(audit, timeline), *_memory(audit), *_work(audit), *_time(timeline)]
     lines += _listed("stands out", [str(finding) for finding in audit.findings])
     lines += _listed("unread", [one_line(str(unread)) for unread in audit.unread])
