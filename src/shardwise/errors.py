@@ -61,10 +61,6 @@ class CompiledTextError(ShardwiseError, ValueError):
     """A text that is not that of a compiled module."""
 
 
-class TraceError(ShardwiseError, TypeError):
-    """A function that cannot be traced or compiled; the message holds the compiler's own words."""
-
-
 class AuditMismatchError(ShardwiseError, AssertionError):
     """A compiled program that is not what was asserted of it."""
 

@@ -138,7 +138,7 @@ def audit_text(
     """
     module = read(text)
     reading = collectives(module, mesh)
-    work = Work(flops_per_device(module), module.devices, needed)
+    work = Work(flops_per_device(module, reading.visits), module.devices, needed)
     return Audit(
         name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes
     )  # fmt: skip

@@ -21,10 +21,11 @@ POINT_TO_POINT = ("send", "recv")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The collectives of a module in the order of its schedule, and all that could not be read."""
+    """The collectives of a module in the order of its schedule, all that could not be read, and what was walked."""
 
     collectives: tuple[Collective, ...]
     unread: tuple[Unread, ...]
+    visits: tuple[Visit, ...]
 
 
 def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
@@ -46,9 +47,10 @@ def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
     if mesh is not None and reader.mesh is None:
         why = f"the mesh {mesh} has {mesh.size} devices and the module {module.devices}: no axes are named"
         reader.unread.append(Unread(1, module.name, why))
-    found = [collective for visit in visits(module, reader.survey, reader.unread) for collective in reader.of(visit)]
-    reader.report_unreached({visit.computation.name for visit in visits(module, reader.survey, [])})
-    return Reading(tuple(found), (*module.unread, *reader.unread))
+    walked = tuple(visits(module, reader.survey, reader.unread))
+    found = [collective for visit in walked for collective in reader.of(visit)]
+    reader.report_unreached({visit.computation.name for visit in walked})
+    return Reading(tuple(found), (*module.unread, *reader.unread), walked)
 
 
 @dataclass(frozen=True, slots=True)
