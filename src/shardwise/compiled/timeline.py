@@ -1,3 +1,0 @@
-"""stub"""
-class Timeline: ...
-def timeline(*a, **k): raise NotImplementedError
