@@ -121,7 +121,11 @@ def planned_gather(mesh: Mesh) -> Built:
     """The headline: every device multiplies its rows of A, and C is gathered."""
     sizes = {"I": 16384, "J": 1024, "K": 2048}
     plan = sw.plan("A[I_x, J] · B[J, K] -> C[I_x, K] -> C[I, K]", sizes=sizes, mesh="x=8", hardware="tpu-v5e")
-    matmul = plan.function(mesh)  # => all-gather over x
+    planned = plan.function(mesh)
+
+    def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+        return planned(a, b)  # => all-gather over x
+
     return jax.jit(matmul), [array(mesh, (16384, 1024), "x", None), array(mesh, (1024, 2048), None, None)]
 
 
@@ -130,7 +134,11 @@ def planned_scatter(mesh: Mesh) -> Built:
     """Both contracted sides split: the products are added and split."""
     sizes = {"I": 2048, "J": 16384, "K": 2048}
     plan = sw.plan("A[I, J_x] · B[J_x, K] -> C[I_x, K]", sizes=sizes, mesh="x=8", hardware="tpu-v5e")
-    matmul = plan.function(mesh)  # => reduce-scatter over x
+    planned = plan.function(mesh)
+
+    def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+        return planned(a, b)  # => reduce-scatter over x
+
     return jax.jit(matmul), [array(mesh, (2048, 16384), None, "x"), array(mesh, (16384, 2048), "x", None)]
 
 
@@ -147,7 +155,8 @@ def grid_axes(mesh: Mesh) -> Built:
         total = lax.psum(product, "y")  # => all-reduce over y
         return lax.psum_scatter(total, "x", scatter_dimension=0, tiled=True)  # => reduce-scatter over x
 
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=(P(("x", "y"), None), P(None, "x")), out_specs=P("x", None), check_vma=False)
+    specs = (P(("x", "y"), None), P(None, "x"))
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P("x", None), check_vma=False)
     return jax.jit(mapped), [array(mesh, (2048, 1024), ("x", "y"), None), array(mesh, (1024, 2048), None, "x")]
 
 
@@ -191,27 +200,26 @@ def windowed_scatter(mesh: Mesh) -> Built:
 
 
 def ring(mesh: Mesh, pinned: bool) -> Built:
-    """The textbook ring of A[I_x, J] · B[J, K] -> C[I, K]: multiply the shard at hand while the next one travels."""
+    """The textbook ring of A[I_x, J] · B[J, K_x] -> C[I, K_x]: multiply the shard at hand while the next one travels."""
     n = mesh.shape["x"]
     onward = [(i, (i - 1) % n) for i in range(n)]
 
     def local(a: jax.Array, b: jax.Array) -> jax.Array:
-        rows = a.shape[0]
-        me = lax.axis_index("x")
-        c = lax.empty((n * rows, b.shape[1]), a.dtype)
+        blocks = []
         for step in range(n):
+            following = a
             if step < n - 1:
                 following = lax.ppermute(a, "x", onward)  # => collective-permute over x
-            product = jnp.dot(a, b)
-            c = lax.dynamic_update_slice(c, product, ((me + step) % n * rows, 0))
-            if step < n - 1:
-                a = following
-                if pinned:
-                    a, c = lax.optimization_barrier((a, c))
-        return c
+            block = jnp.dot(a, b)
+            if pinned:
+                following, block = lax.optimization_barrier((following, block))
+            blocks.append(block)
+            a = following
+        mine_first = jnp.stack(blocks)
+        return jnp.roll(mine_first, lax.axis_index("x"), axis=0).reshape(-1, b.shape[1])
 
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=(P("x", None), P(None, None)), out_specs=P(None, None), check_vma=False)
-    return jax.jit(mapped), [array(mesh, (8192, 8192), "x", None), array(mesh, (8192, 8192), None, None)]
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=(P("x", None), P(None, "x")), out_specs=P(None, "x"), check_vma=False)
+    return jax.jit(mapped), [array(mesh, (8192, 8192), "x", None), array(mesh, (8192, 8192), None, "x")]
 
 
 @golden("x=8")
