@@ -199,7 +199,7 @@ class _Reader:
         for candidate in own:
             if (line := self.sources.line(candidate)) is not None:
                 return str(line), op_name, False
-        for candidate in (*site.flow.upwards(site.runs), *site.flow.downwards(closing), *reversed(site.visit.path)):
+        for candidate in (*site.flow.upwards(opening), *site.flow.downwards(closing), *reversed(site.visit.path)):
             if (line := self.sources.line(candidate)) is not None:
                 return str(line), op_name or metadata(candidate).get("op_name", ""), True
         return MADE_BY_THE_COMPILER, op_name, False
