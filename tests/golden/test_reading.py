@@ -74,7 +74,7 @@ def line_of(code: str) -> str:
 
 # Lines whose backward pass communicates, or that use what the line before gathers: right too, and not marked in the program.
 ALSO = {
-    "fsdp": ["h = jax.nn", "y = lax"],
+    "fsdp": ["h = jax.nn.relu(x", "y = lax"],
     "transformer": ["q, k, v = ", "hidden = "],
 }
 
