@@ -74,7 +74,7 @@ def line_of(code: str) -> str:
 
 # Lines whose backward pass communicates, or that use what the line before gathers: right too, and not marked in the program.
 ALSO = {
-    "fsdp": ["h = jax.nn.relu(x", "y = lax"],
+    "fsdp": ["h = jax.nn.relu(x", "y = lax.with_sharding_constraint(h @"],
     "transformer": ["q, k, v = ", "hidden = "],
 }
 
@@ -86,7 +86,9 @@ def test_every_collective_comes_from_the_line_that_asks_for_it(folder: str, prog
         assert all(is_users(c.source.rpartition(":")[0]) for c in found)  # the line that called Shardwise
         return
     if program == "case2_gather":  # a gather without a line of its own: that of the product beside it
-        assert all(abs(int(c.source.rpartition(":")[2]) - int(line)) <= 1 for c in found for line in index(folder, program)["lines"])
+        assert all(
+            abs(int(c.source.rpartition(":")[2]) - int(line)) <= 1 for c in found for line in index(folder, program)["lines"]
+        )
         return
     lines = {*index(folder, program)["lines"], *(line_of(code) for code in ALSO.get(program, []))}
     assert [str(c.source) for c in found if c.source not in {f"tests/golden/programs.py:{line}" for line in lines}] == []
@@ -111,9 +113,7 @@ def test_no_line_with_a_collective_is_overlooked(folder: str, program: str, bloc
     text = text_of(folder, program)
     pattern = rf"^ .*?= \S.*? ({'|'.join(KINDS)})(-start)?\("
     channels = {
-        match[1]
-        for line in text.splitlines()
-        if re.match(pattern, line) and (match := re.search(r"channel_id=(\d+)", line))
+        match[1] for line in text.splitlines() if re.match(pattern, line) and (match := re.search(r"channel_id=(\d+)", line))
     }
     found = reading(folder, program).collectives
     assert len(found) >= len(channels)

@@ -142,7 +142,7 @@ class _Reader:
             source=line,
             op_name=op_name,
             trips=trips,
-            asynchronous=closing is not None and "is_sync\":true" not in site.runs.attributes,
+            asynchronous=closing is not None and 'is_sync":true' not in site.runs.attributes,
             hidden_by=hidden if self.module.scheduled else (),
             held_bytes=held,
             name=opening.name,
@@ -228,7 +228,9 @@ class _Reader:
 def _may_be_collective(opcode: str) -> bool:
     """Whether an opcode that is not known sounds like one: the next compiler's collectives must not go unseen."""
     plain = re.sub(r"-(start|update|done)$", "", opcode)
-    return plain not in (*KINDS, *RUNS) and any(word in plain for word in ("all-", "collective", "scatter-reduce", "reduce-scatter"))
+    return plain not in (*KINDS, *RUNS) and any(
+        word in plain for word in ("all-", "collective", "scatter-reduce", "reduce-scatter")
+    )
 
 
 def _wire_bytes(kind: str, n: int, held: float, groups: tuple[tuple[int, ...], ...]) -> float:
