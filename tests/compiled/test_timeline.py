@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.chips import hardware
+from shardwise.chips.links import Route
 from shardwise.compiled.hlo import read
 from shardwise.compiled.reading import collectives
 from shardwise.compiled.timeline import Timeline, timeline
@@ -28,11 +29,11 @@ BESIDE = "f32[1024,1024]{1,0}"
 MOVE = 200e-6 + HOP
 
 
-def replayed(body: str, before: str = "", mesh: str = f"x={N}", chip: str = "tpu-v5e") -> Timeline:
+def replayed(body: str, before: str = "", mesh: str = f"x={N}", chip: str = "tpu-v5e", routes=None) -> Timeline:
     head = f"HloModule jit_f, is_scheduled=true, num_partitions={Mesh.parse(mesh).size}\n{before}\n"
     module = read(f"{head}ENTRY %main (p: f32[4]) -> f32[4] {{\n{body}\n}}\n")
     assert not module.unread
-    return timeline(module, collectives(module, Mesh.parse(mesh)).collectives, hardware(chip), Mesh.parse(mesh))
+    return timeline(module, collectives(module, Mesh.parse(mesh)).collectives, hardware(chip), Mesh.parse(mesh), routes)
 
 
 def busy(name: str, micro: float) -> str:
@@ -99,6 +100,26 @@ def test_permutes_queue_in_one_direction_and_pass_each_other_in_two(second: str,
     assert line.step_seconds == pytest.approx(expected)
     assert [span.name for span in line.critical_path] in (["t", "s"], ["s"], ["t"])
     assert sum(span.seconds for span in line.critical_path) == pytest.approx(expected)
+    obeys_the_laws(line)
+
+
+def test_on_a_line_a_ring_goes_back_over_all_links_unless_routes_say_better():
+    pairs = [[f"{{{i},{(i + way) % 8}}}" for i in range(8)] for way in (1, -1)]
+    up, down = ("{" + ",".join(way) + "}" for way in pairs)
+    body = PARAMETERS + permute("s", up) + permute("t", down) + done("d", "s") + done("e", "t")
+    line = replayed(body, mesh="x=8")
+    assert line.step_seconds == pytest.approx(2 * (200e-6 + 7 * HOP))
+    snake = {"x": Route(8, 2 * LINK, 4, True, "x a ring of 8, laid through 2 x 4")}
+    ring = replayed(body, mesh="x=8", routes=snake)
+    assert ring.step_seconds == pytest.approx(MOVE)
+    assert "laid through 2 x 4" in ring.notes[0]
+
+
+def test_parts_of_an_axis_share_the_links_between_them():
+    pairs = "{{0,4},{1,5},{2,6},{3,7}}"
+    gather = f"  ROOT %g = bf16[9000000]{{0}} all-gather(%p), replica_groups={pairs}, dimensions={{0}}"
+    line = replayed(PARAMETERS + gather, mesh="x=8")
+    assert line.step_seconds == pytest.approx(4 * 18e6 / 2 / LINK)
     obeys_the_laws(line)
 
 
