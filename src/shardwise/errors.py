@@ -45,6 +45,10 @@ class DeviceError(ShardwiseError, RuntimeError):
     """Devices that are missing, or chosen too late."""
 
 
+class CompileError(ShardwiseError, RuntimeError):
+    """A function that cannot be traced, moved or compiled for the devices named."""
+
+
 class FileError(ShardwiseError, ValueError):
     """A file that is missing, truncated, unsafe or of a format that is not read."""
 
