@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.compiled.facts import Collective, Work
@@ -14,6 +14,7 @@ from shardwise.compiled.walk import survey
 from shardwise.planning.explain import bytes_text
 
 REPEATED = 1.05  # products done more often than this stand out
+SHOWN = 4  # names and lines of one finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,12 @@ def findings(module: Module, collectives: Sequence[Collective], work: Work) -> t
     found = [*_undone(look, collectives), *_twice(look, collectives), *_sliced(collectives), *_widened(look, collectives)]
     found += _each_turn(look, collectives)
     return (*_repeated(work), *sorted(found, key=lambda finding: -finding.wire_bytes))
+
+
+def lines_of(collectives: Iterable[Collective]) -> str:
+    """The source lines of several collectives, each once."""
+    lines = list(dict.fromkeys(collective.source for collective in collectives))
+    return ", ".join(lines[:SHOWN]) + (f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else "")
 
 
 class _Look:
@@ -71,17 +78,22 @@ def _repeated(work: Work) -> Iterator[Finding]:
 
 
 def _undone(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding]:
-    """An all-gather of an argument as it came in."""
+    """All-gathers of arguments as they came in."""
+    gathered: dict[tuple[str, ...], list[tuple[str, Collective]]] = defaultdict(list)
     for collective in collectives:
         origin = look.origin(collective) if collective.kind == "all-gather" and look.is_entry(collective) else None
-        if origin is None or origin.opcode != "parameter":
-            continue
-        name = metadata(origin).get("op_name", "") or origin.name
-        axes = ", ".join(collective.axes)
+        if origin is not None and origin.opcode == "parameter":
+            gathered[collective.axes].append((metadata(origin).get("op_name", "") or origin.name, collective))
+    for axes, them in gathered.items():
+        them.sort(key=lambda pair: -pair[1].wire_bytes)
+        names = list(dict.fromkeys(name for name, _ in them))
+        shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        total = sum(collective.wire_bytes for _, collective in them)
+        what = "argument comes in split over {} and is" if len(names) == 1 else "arguments come in split over {} and are"
         yield Finding(
-            f"argument {name} comes in split over {axes} and is gathered whole, {bytes_text(collective.wire_bytes)} received",
-            collective.wire_bytes,
-            collective.source,
+            f"{len(names)} {what.format(', '.join(axes))} gathered whole, {bytes_text(total)} received: {shown}",
+            total,
+            lines_of(collective for _, collective in them),
             "right for weights that are stored in parts (FSDP); otherwise let it come in whole, or split another dimension",
         )
 
@@ -95,11 +107,10 @@ def _twice(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding]:
             gathered[collective.computation, origin.name, collective.axes].append(collective)
     for (_, name, axes), them in gathered.items():
         if len(them) > 1:
-            lines = ", ".join(dict.fromkeys(collective.source for collective in them))
             yield Finding(
                 f"the same array ({name}) is gathered {len(them)} times over {', '.join(axes)}",
                 sum(collective.wire_bytes for collective in them[1:]),
-                lines,
+                lines_of(them),
                 "gather it once and keep it, where memory allows: save it for the backward pass instead of making it again",
             )
 

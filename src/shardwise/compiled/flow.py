@@ -104,7 +104,7 @@ class Flow:
         """What made an array, before copies, views and changes of dtype."""
         found = self._at(name)
         for _ in range(len(self.places)):
-            if found is None or not self.hands_on(found) or len(found.operands) != 1:
+            if found is None or found.opcode == "get-tuple-element" or not self.hands_on(found) or len(found.operands) != 1:
                 break
             found = self._at(found.operands[0])
         return found

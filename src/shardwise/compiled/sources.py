@@ -77,7 +77,9 @@ def is_users(file: str) -> bool:
 def metadata(instruction: Instruction) -> dict[str, str]:
     """The fields of an instruction's metadata: `op_name`, `stack_frame_id`, ..."""
     match = _METADATA.search(instruction.attributes)
-    return {key: quoted or plain for key, quoted, plain in _FIELD.findall(match[1])} if match else {}
+    if not match:
+        return {}
+    return {key: re.sub(r"\\(.)", r"\1", quoted) or plain for key, quoted, plain in _FIELD.findall(match[1])}
 
 
 def _integers(text: str) -> dict[str, int]:
