@@ -101,7 +101,8 @@ def test_a_file_is_read_by_people():
         'mesh = "x=8"\n'
         "wire_bytes = 14700000\n"
         "collectives = [\n"
-        '  { source = "layer.py:14", kind = "all-gather", axes = ["x"], dtype = "bfloat16", count = 1, wire_bytes = 14700000 },\n'
+        '  { source = "layer.py:14", kind = "all-gather", axes = ["x"], dtype = "bfloat16", count = 1, '
+        "wire_bytes = 14700000 },\n"
         "]\n"
         "memory = { peak = 1000, temporaries = 400, arguments = 500, outputs = 100 }\n"
         'made = { function = "train:step", args = "bfloat16[8@x]", mesh = "x=8", on = "v5e:2x4" }\n'
@@ -288,4 +289,4 @@ def test_an_entry_takes_the_place_of_its_own_key_alone():
 def test_no_line_of_a_report_breaks():
     hostile = dataclasses.replace(GATHER, source="a\nb.py:1", kind="x\ry")
     assert re.fullmatch(r"[ -~\n]*", report(STEP, with_rows(hostile)))
-    assert len(report(STEP, with_rows(hostile)).splitlines()) == 4
+    assert len(report(STEP, with_rows(hostile)).splitlines()) == 3
