@@ -1,0 +1,172 @@
+"""`shardwise audit` and `shardwise rehearse`: compile a user's function, and print what the compiler made of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from shardwise.compiled.lock import Made
+from shardwise.errors import FileError, ShardwiseError
+from shardwise.loading import arguments, check_call, load_function
+from shardwise.mesh import Mesh
+from shardwise.session import choose_devices, mesh_on, progress
+
+# The packages that hold the compiler, by what a target begins with; of several the first one installed.
+COMPILERS = {
+    "tpu": ("libtpu",),
+    "gpu": ("jax-cuda13-plugin", "jax-cuda12-plugin", "jax-rocm7-plugin", "jax-rocm60-plugin"),
+    "cpu": ("jaxlib",),
+}
+
+
+def audit(options: argparse.Namespace) -> int:
+    """Compile a function for the devices at hand, and show what came out."""
+    _check_forms(options)
+    made = Made(options.function, options.args, options.mesh, platform=options.platform or "")
+    return _show(compiled(made), options)
+
+
+def rehearse(options: argparse.Namespace) -> int:
+    """Compile a function, or the plan of an equation, for devices that are not attached, and show what came out."""
+    _check_forms(options)
+    if _is_equation(options.function):
+        return _show(_planned(options), options)
+    if options.sizes:
+        raise ShardwiseError(f"--sizes belong to an equation, and {options.function} is a function: give its --args")
+    return _show(compiled(Made(options.function, options.args, options.mesh, on=options.on)), options)
+
+
+def compiled(made: Made, folder: str | Path | None = None, devices: int | None = None) -> Any:
+    """Compile a function as the command line says it: for the devices at hand, or for those of `made.on`.
+
+    Args:
+        folder: where modules are looked for beside the current folder.
+        devices: how many the host appears as, where that is more than the mesh has.
+    """
+    grid = Mesh.parse(made.mesh) if made.mesh else None
+    with users_output_aside():
+        with progress("starting JAX"):
+            if not made.on and (grid is not None or made.platform):
+                choose_devices(devices or (grid.size if grid is not None else 1), made.platform)
+            function = load_function(made.function, folder)
+        mesh = _mesh(grid, made)
+        args = arguments(made.args, mesh, folder) if made.args else ()
+        check_call(made.function, function, args)
+        with progress(f"compiling {made.function}"):
+            return _compile(function, args, mesh, made.on)
+
+
+def _mesh(grid: Mesh | None, made: Made) -> Any:
+    """The mesh of the devices at hand, or one without devices for a rehearsal."""
+    if grid is None:
+        return None
+    if not made.on:
+        return mesh_on(grid, made.platform)
+    from shardwise.compiled.targets import mesh_of
+
+    return mesh_of(made.on, grid)
+
+
+def _compile(function: Any, args: tuple[Any, ...], mesh: Any, on: str) -> Any:
+    from shardwise.compiled import compiling
+
+    return compiling.rehearse(function, *args, on=on, mesh=mesh) if on else compiling.audit(function, *args, mesh=mesh)
+
+
+@contextlib.contextmanager
+def users_output_aside() -> Iterator[None]:
+    """What the user's code prints while it is imported and traced goes to stderr: stdout is for the facts alone."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def versions(target: str) -> dict[str, str]:
+    """The versions of JAX and of the compiler that serves a target.
+
+    >>> list(versions("cpu:8"))
+    ['jax', 'jaxlib']
+    """
+    name = target.split(":")[0]
+    kind = "cpu" if name.startswith("cpu") else "tpu" if name.startswith(("v", "tpu")) else "gpu"
+    found = {}
+    for package in ("jax", *COMPILERS[kind]):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _is_equation(text: str) -> bool:
+    return "->" in text or "→" in text
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    equation: str
+    sizes: dict[str, int]
+    mesh: str
+
+
+def _planned(options: argparse.Namespace) -> Any:
+    """The audit of the best plan of an equation."""
+    import jax
+
+    from shardwise import api
+    from shardwise.chips.topology import Topology
+    from shardwise.compiled import compiling
+    from shardwise.compiled.targets import mesh_of
+    from shardwise.notation import parse, parse_sizes
+
+    if options.args:
+        raise ShardwiseError("--args belong to a function: an equation has --sizes, and --dtype")
+    if not options.mesh:
+        raise ShardwiseError(f"the mesh of {options.function} is missing: add it, as --mesh x=8")
+    sizes = parse_sizes(options.sizes)
+    topology = Topology.parse(options.on)
+    plan = api.plan(
+        options.function, sizes=sizes, mesh=options.mesh, hardware=options.hardware or topology.chip, dtype=options.dtype
+    )
+    mesh = mesh_of(options.on, options.mesh)
+    structs = [
+        jax.ShapeDtypeStruct(
+            tuple(sizes[dim] for dim in operand.dims), jax.numpy.dtype(options.dtype),
+            sharding=jax.sharding.NamedSharding(mesh, operand.layout.spec),
+        )
+        for operand in parse(options.function).on(Mesh.parse(options.mesh)).operands
+    ]  # fmt: skip
+    with progress("compiling the plan"):
+        return compiling.rehearse(plan.function(mesh), *structs, on=options.on, mesh=mesh)
+
+
+# Showing.
+
+
+def _check_forms(options: argparse.Namespace) -> None:
+    if options.json and options.timeline:
+        raise ShardwiseError("--json and --timeline are two forms of the same audit: ask for one of them")
+    if options.trace and not Path(options.trace).parent.is_dir():
+        raise FileError(f"--trace {options.trace}: there is no folder {Path(options.trace).parent}")
+
+
+def _show(found: Any, options: argparse.Namespace) -> int:
+    from shardwise.compiled.export import facts
+
+    timeline = found.timeline(on=options.hardware) if options.timeline or options.trace else None
+    if options.trace:
+        try:
+            timeline.save(options.trace)
+        except OSError as error:
+            raise FileError(f"--trace {options.trace}: cannot be written: {error.strerror or error}") from None
+    if options.json:
+        print(json.dumps(facts(found), ensure_ascii=False, indent=2))
+    elif options.timeline:
+        print(timeline)
+    else:
+        print(found)
+    return 0
