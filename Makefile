@@ -14,7 +14,7 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench fuzz soak clean
+.PHONY: help setup demo test test-fast lint format bench fuzz soak golden clean
 
 help:
 	@echo "make setup       a virtual environment in $(VENV) with Shardwise and its tools (the others call it)"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make fuzz        20,000 random equations on the NumPy oracle"
 	@echo "make soak        a long run that watches memory and caches"
+	@echo "make golden      compiles the golden corpus (needs libtpu and the CUDA plugin: pip install 'jax[tpu]' jax-cuda13-plugin nvidia-cuda-nvcc)"
 	@echo "make clean       removes environments, caches and generated files"
 
 setup: $(READY)
@@ -67,6 +68,9 @@ fuzz: $(READY)
 
 soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak
+
+golden: $(READY)
+	@$(BIN)/python -m tests.golden.make $(ARGS)
 
 clean:
 	rm -rf .venv .venv-floor .venv-newest build dist demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -45,6 +45,10 @@ class DeviceError(ShardwiseError, RuntimeError):
     """Devices that are missing, or chosen too late."""
 
 
+class CompileError(ShardwiseError, RuntimeError):
+    """A function that cannot be traced, moved or compiled for the devices named."""
+
+
 class FileError(ShardwiseError, ValueError):
     """A file that is missing, truncated, unsafe or of a format that is not read."""
 
@@ -55,10 +59,6 @@ class MissingExtraError(ShardwiseError, ImportError):
 
 class CompiledTextError(ShardwiseError, ValueError):
     """A text that is not that of a compiled module."""
-
-
-class TraceError(ShardwiseError, TypeError):
-    """A function that cannot be traced or compiled; the message holds the compiler's own words."""
 
 
 class AuditMismatchError(ShardwiseError, AssertionError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -56,8 +56,11 @@ def collective_seconds(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in
     return pricer(kind, hardware, mesh, axes)(in_bytes, out_bytes)
 
 
-def pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes) -> Pricer:
-    """The time of one collective over mesh axes, as a function of the bytes of a shard before and after."""
+def pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None) -> Pricer:
+    """The time of one collective over mesh axes, as a function of the bytes of a shard before and after.
+
+    On a torus `routes` says what each axis has of its links; by default `torus_routes` lays the mesh on it.
+    """
     if kind not in COLLECTIVES:
         raise AssertionError(f"unknown collective {kind}")
     axes = tuple(axis for axis in axes if mesh.axis_size(axis) > 1)
@@ -65,7 +68,7 @@ def pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes) -> Pricer:
         return lambda in_bytes, out_bytes: 0.0
     match hardware.links:
         case Torus() as torus:
-            return _torus_pricer(kind, torus, hardware, mesh, axes)
+            return _torus_pricer(kind, torus, hardware, axes, routes or torus_routes(torus, mesh, hardware.devices_per_chip))
         case Switch() as switch:
             return _switch_pricer(kind, switch, mesh, axes)
         case Memory() as memory:
@@ -83,6 +86,9 @@ class Route:
     hops: int
     wraps: bool
     says: str
+
+
+Routes = Mapping[str, Route]
 
 
 @functools.lru_cache(maxsize=256)
@@ -135,8 +141,7 @@ def _parts(size: int, dimensions: int, longest: int) -> list[int]:
     return [*parts, size]
 
 
-def _torus_pricer(kind: str, torus: Torus, hardware: Hardware, mesh: Mesh, axes: Axes) -> Pricer:
-    table = torus_routes(torus, mesh, hardware.devices_per_chip)
+def _torus_pricer(kind: str, torus: Torus, hardware: Hardware, axes: Axes, table: Routes) -> Pricer:
     routes = [table[axis] for axis in axes]
     n = math.prod(route.size for route in routes)
     latency = torus.hop_seconds.value * sum(route.hops for route in routes)
@@ -203,11 +208,11 @@ def memory_seconds(memory: Memory, mesh: Mesh, read_bytes: float, written_bytes:
     return mesh.size * (read_bytes / memory.bytes_per_s.value + written_bytes / write_speed)
 
 
-def assumptions(hardware: Hardware, mesh: Mesh) -> str:
-    """Say in one sentence how the mesh is assumed to lie on the links."""
+def assumptions(hardware: Hardware, mesh: Mesh, routes: Routes | None = None) -> str:
+    """Say in one sentence how the mesh is assumed to lie on the links, or known to with `routes`."""
     match hardware.links:
         case Torus() as torus:
-            routes = torus_routes(torus, mesh, hardware.devices_per_chip)
+            routes = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
             said = "; ".join(route.says for route in routes.values()) or "one device"
             return f"torus: {said}; links of {torus.bytes_per_s.value:.3g} bytes/s each way"
         case Switch() as switch:

@@ -76,6 +76,23 @@ class Flow:
         """What takes the array that an instruction makes, nearest first."""
         yield from self._search(instruction, self.using)
 
+    def hands_on(self, instruction: Instruction) -> bool:
+        """Whether an instruction gives the array that it takes as it is, in another form, or in a wider dtype."""
+        if instruction.opcode in HANDS_ON:
+            return True
+        if instruction.opcode != "fusion" or len(instruction.operands) != 1:
+            return False
+        return all(i.opcode in (*HANDS_ON, "parameter") for c in inside(self.module, instruction) for i in c.instructions)
+
+    def origin(self, name: str) -> Instruction | None:
+        """What made an array, before copies, views and changes of dtype."""
+        found = self._at(name)
+        for _ in range(len(self.places)):
+            if found is None or not self.hands_on(found) or len(found.operands) != 1:
+                break
+            found = self._at(found.operands[0])
+        return found
+
     def _at(self, name: str) -> Instruction | None:
         place = self.places.get(name)
         return None if place is None else self.computation.instructions[place]

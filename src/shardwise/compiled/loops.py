@@ -74,6 +74,10 @@ def _extrapolated(module: Module, condition: Computation, states: list[list[Valu
 
     if last == before:
         return None  # nothing moves: it would never end
+    apart = [_apart(module, condition, state) for state in states[:2]]
+    if apart[0] is not None and apart[1] is not None:  # it goes on until two numbers are equal
+        gap, step = apart[0], apart[0] - apart[1]
+        return gap // step if step and gap % step == 0 and gap // step > 0 else None
     high = WATCHED_STEPS
     while (found := holds(high)) == 1:
         high *= 2
@@ -91,6 +95,24 @@ def _extrapolated(module: Module, condition: Computation, states: list[list[Valu
 def _root(module: Module, computation: Computation, state: list[Value]) -> Value:
     root = computation.root
     return _Evaluator(module, computation, [state]).value(root.name) if root else None
+
+
+def _apart(module: Module, condition: Computation, state: list[Value]) -> int | None:
+    """How far apart the sides of a condition `a != b` are; None where the condition is another."""
+    arguments: list[Value] = [state]
+    for _ in range(len(module.computations)):
+        root = condition.root
+        if root is None:
+            return None
+        sides = [_Evaluator(module, condition, arguments).value(operand) for operand in root.operands]
+        called = module.computations.get(next((name for _, name in root.called()), ""))
+        if root.opcode in ("fusion", "call") and called is not None:
+            condition, arguments = called, sides
+            continue
+        if root.opcode != "compare" or "direction=NE" not in root.attributes or not all(isinstance(s, int) for s in sides):
+            return None
+        return sides[0] - sides[1]  # type: ignore[operator]
+    return None
 
 
 class _Evaluator:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.compiled import shapes
 from shardwise.compiled.facts import MADE_BY_THE_COMPILER, Collective
-from shardwise.compiled.flow import HANDS_ON, Flow, carries_on
+from shardwise.compiled.flow import Flow, carries_on
 from shardwise.compiled.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.sources import Sources, metadata
@@ -21,10 +21,11 @@ POINT_TO_POINT = ("send", "recv")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The collectives of a module in the order of its schedule, and all that could not be read."""
+    """The collectives of a module in the order of its schedule, all that could not be read, and what was walked."""
 
     collectives: tuple[Collective, ...]
     unread: tuple[Unread, ...]
+    visits: tuple[Visit, ...]
 
 
 def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
@@ -46,9 +47,10 @@ def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
     if mesh is not None and reader.mesh is None:
         why = f"the mesh {mesh} has {mesh.size} devices and the module {module.devices}: no axes are named"
         reader.unread.append(Unread(1, module.name, why))
-    found = [collective for visit in visits(module, reader.survey, reader.unread) for collective in reader.of(visit)]
-    reader.report_unreached({visit.computation.name for visit in visits(module, reader.survey, [])})
-    return Reading(tuple(found), (*module.unread, *reader.unread))
+    walked = tuple(visits(module, reader.survey, reader.unread))
+    found = [collective for visit in walked for collective in reader.of(visit)]
+    reader.report_unreached({visit.computation.name for visit in walked})
+    return Reading(tuple(found), (*module.unread, *reader.unread), walked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ class _Reader:
         pending, keep = [closing], []
         while pending:
             for user in flow.using(pending.pop()):
-                if user.opcode in HANDS_ON:
+                if flow.hands_on(user):
                     pending.append(user)
                 else:
                     keep.append(user)

@@ -78,7 +78,7 @@ def make_mesh(
         DeviceError: there are fewer devices than the mesh needs, or what is given are none.
     """
     grid = Mesh.parse(axes)
-    types = _checked_types(axis_types, grid)
+    types = checked_types(axis_types, grid)
     chosen = list(jax.devices()) if devices is None else _checked_devices(devices)
     if len(chosen) < grid.size:
         way_out = (
@@ -105,7 +105,12 @@ def _checked_devices(devices: Any) -> list[jax.Device]:
     return chosen
 
 
-def _checked_types(axis_types: Any, grid: Mesh) -> tuple[AxisType, ...] | None:
+def checked_types(axis_types: Any, grid: Mesh) -> tuple[AxisType, ...] | None:
+    """One type for each axis of a mesh, from one for all or one for each; None stays None.
+
+    Raises:
+        MeshError: that is not what is given.
+    """
     if axis_types is None:
         return None
     if isinstance(axis_types, AxisType):

@@ -1,0 +1,144 @@
+"""An audit: what a compiled program holds, as one value that prints, judges, and is held against a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.chips import Hardware
+from shardwise.chips import hardware as catalogue
+from shardwise.chips.links import Route
+from shardwise.chips.topology import Topology
+from shardwise.compiled import certify, table
+from shardwise.compiled.facts import Collective, MemoryUse, Work
+from shardwise.compiled.findings import Finding, findings
+from shardwise.compiled.hlo import Module, Unread, read
+from shardwise.compiled.reading import collectives
+from shardwise.compiled.timeline import Timeline, timeline
+from shardwise.compiled.work import flops_per_device
+from shardwise.errors import HardwareError
+from shardwise.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What a compiled program holds: collectives, bytes, axes, source lines, what hides them, memory; printable.
+
+    Attributes:
+        name: of the function.
+        target: what it was compiled for, as `v5e:2x4` or `cpu:8`.
+        collectives: every one, in the order of the schedule.
+        memory: what one device needs, in bytes, as the compiler says; None where only the text is known.
+        work: the FLOPs of one device, and how often replicas repeat them.
+        unread: what could not be read of the compiled text; nothing is dropped in silence.
+        notes: what was assumed on the way, as arguments taken as replicated.
+    """
+
+    name: str
+    target: str
+    mesh: Mesh
+    hardware: Hardware | None
+    module: Module = field(repr=False)
+    collectives: tuple[Collective, ...]
+    memory: MemoryUse | None
+    work: Work
+    unread: tuple[Unread, ...] = ()
+    notes: tuple[str, ...] = ()
+    topology: Topology | None = None
+    routes: Mapping[str, Route] | None = field(default=None, repr=False)
+
+    @property
+    def total_wire_bytes(self) -> float:
+        """What one device sends in one call."""
+        return sum(collective.wire_bytes for collective in self.collectives)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What stands out, and what to do about it."""
+        return findings(self.module, self.collectives, self.work)
+
+    def timeline(self, hardware: str | Hardware | None = None) -> Timeline:
+        """Replay the schedule: when compute and transfers run and what waits; modelled, not measured.
+
+        Args:
+            hardware: a name of `sw.hardware.names()`, by default what the program was compiled for.
+
+        Raises:
+            HardwareError: none is known.
+        """
+        chip = chip_of(self, hardware)
+        routes = self.routes if chip == self.hardware else None
+        return timeline(self.module, self.collectives, chip, self.mesh, routes, name=f"{self.name} on {self.target}")
+
+    def assert_only(self, expected: Mapping[str, Any]) -> None:
+        """Hold the program to exactly these collectives, as `{"all-gather": {"x": 1}}`; `{}` is none at all.
+
+        Raises:
+            AuditMismatchError: there are others, or fewer; each with its source line and bytes.
+        """
+        certify.assert_only(self, expected)
+
+    def assert_matches(self, plan: Any) -> None:
+        """The certificate: what was compiled is what was planned, in kind, axes, count and bytes.
+
+        Args:
+            plan: a plan (its best program), or one of its candidates with `plan` given as `(plan, candidate)`.
+
+        Raises:
+            AuditMismatchError: they differ; each difference on a line.
+        """
+        certify.assert_matches(self, plan)
+
+    def assert_overlapped(self, kind: str | None = None, *, axes: Any = None, least: int | None = None) -> None:
+        """Hold the program to hide its collectives behind products.
+
+        Args:
+            kind: only these, as `"collective-permute"`.
+            axes: only those over these mesh axes.
+            least: how many must be hidden, by default all.
+
+        Raises:
+            AuditMismatchError: fewer are; each one that is not, with its source line.
+        """
+        certify.assert_overlapped(self, kind, axes=axes, least=least)
+
+    def assert_fits(self, hardware: str | Hardware | None = None) -> None:
+        """Hold the program to the memory of a chip.
+
+        Raises:
+            AuditMismatchError: it needs more.
+        """
+        certify.assert_fits(self, hardware)
+
+    def __str__(self) -> str:
+        return table.table(self)
+
+
+def chip_of(audit: Audit, name: str | Hardware | None) -> Hardware:
+    """The hardware that is meant: the one named, or the one compiled for."""
+    chosen = catalogue(name) if name is not None else audit.hardware
+    if chosen is None:
+        raise HardwareError(f"{audit.target} is not in the catalogue: say which hardware to reckon with, as 'tpu-v5e'")
+    return chosen
+
+
+def audit_text(
+    text: str, *, name: str, target: str, mesh: Mesh, hardware: Hardware | None, memory: MemoryUse | None = None,
+    needed: float | None = None, notes: tuple[str, ...] = (), topology: Topology | None = None,
+    routes: Mapping[str, Route] | None = None,
+) -> Audit:  # fmt: skip
+    """Read a compiled text into an audit.
+
+    Args:
+        needed: the FLOPs that the function asks for, over all devices (`needed.needed_flops`).
+
+    Raises:
+        CompiledTextError: the text is not that of a compiled module.
+    """
+    module = read(text)
+    reading = collectives(module, mesh)
+    work = Work(flops_per_device(module, reading.visits), module.devices, needed)
+    return Audit(
+        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes
+    )  # fmt: skip

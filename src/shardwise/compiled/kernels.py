@@ -1,0 +1,165 @@
+"""How long one instruction keeps the cores busy: the compiler's own cycles, or a roofline of FLOPs and memory bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shardwise.chips import Hardware, Memory, Torus
+from shardwise.compiled import shapes
+from shardwise.compiled.hlo import Computation, Instruction, Module
+from shardwise.compiled.work import Workbook, products
+from shardwise.mesh import Mesh
+
+# What makes no work: names, views, and numbers that are known.
+FREE = (
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all",
+    "add-dependency", "optimization-barrier", "opt-barrier", "domain", "get-dimension-size",
+)  # fmt: skip
+FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "GlobalBarrier")
+HOST_SPACE = 5  # memory space of the host, of arrays that are offloaded
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_READS_A_PART = ("dynamic-slice", "slice", "gather")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One instruction's time, of which `peak_seconds` its products would take at the chip's peak."""
+
+    seconds: float
+    is_product: bool = False
+    flops: float = 0.0
+    peak_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Cores:
+    """One device's cores and memory, as far as kernels need them, with what was found on the way."""
+
+    module: Module
+    hardware: Hardware
+    mesh: Mesh
+    book: Workbook
+    notes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def clock_hz(self) -> float | None:
+        return self.hardware.clock_hz.value if self.hardware.clock_hz else None
+
+    @property
+    def launch_seconds(self) -> float:
+        """What starting a kernel costs; a figure that only simulated devices have."""
+        links = self.hardware.links
+        return links.local_seconds.value * self.mesh.size if isinstance(links, Memory) else 0.0
+
+    def note(self, text: str) -> None:
+        self.notes[text] = self.notes.get(text, 0) + 1
+
+
+def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel | None:
+    """The time of one instruction that is no transfer; None where it costs nothing."""
+    target = _TARGET.search(instruction.attributes) if instruction.opcode == "custom-call" else None
+    if instruction.opcode in FREE or (target and target[1] in FREE_CALLS):
+        return None
+    made = products(cores.book, home, instruction)
+    flops = sum(product.flops for product in made)
+    peak = sum(product.flops / cores.hardware.flops(product.dtype, cores.mesh) for product in made)
+    cycles = instruction.cycles
+    if cycles and cores.clock_hz:
+        return Kernel(cycles / cores.clock_hz, bool(made), flops, peak)
+    if target and not made:
+        cores.note("a kernel written by hand: reckoned by the bytes that it takes and gives alone")
+    moved = hbm_bytes(cores, home, instruction)
+    seconds = max(peak, moved / cores.hardware.memory_speed(cores.mesh))
+    if seconds == 0 and isinstance(cores.hardware.links, Torus) and _size(instruction.shape) > 4096:
+        cores.note("work on arrays on the chip, without the compiler's cycles: reckoned as nothing")
+    if not made and _size(instruction.shape) <= 64 and moved <= 1024:
+        return Kernel(seconds) if seconds else None  # scalars: counters and indices
+    return Kernel(seconds + cores.launch_seconds, bool(made), flops, peak)
+
+
+def hbm_bytes(cores: Cores, home: Computation, instruction: Instruction) -> float:
+    """The bytes that an instruction reads from and writes to main memory; arrays on the chip cost none of it."""
+    match instruction.opcode:
+        case "dynamic-update-slice":
+            update = instruction.operands[1:2]
+            return 2.0 * sum(_main_bytes(cores, home.by_name[name].shape) for name in update if name in home.by_name)
+        case opcode if opcode in _READS_A_PART:
+            whole = sum(
+                _main_bytes(cores, home.by_name[name].shape) for name in instruction.operands[:1] if name in home.by_name
+            )
+            return min(whole, _size(instruction.shape)) + _main_bytes(cores, instruction.shape)
+        case "fusion":
+            return _fusion_bytes(cores, home, instruction)
+        case _:
+            taken = {name for name in instruction.operands if name in home.by_name}
+            read = sum(_main_bytes(cores, home.by_name[name].shape) for name in taken)
+            return float(read + _main_bytes(cores, instruction.shape))
+
+
+def on_chip(cores: Cores, array: shapes.Array) -> bool:
+    """Whether an array lives on a TPU's chip: in VMEM (space 1), CMEM (3 on v4), or among scalars and semaphores."""
+    return isinstance(cores.hardware.links, Torus) and array.space not in (0, HOST_SPACE)
+
+
+def _fusion_bytes(cores: Cores, home: Computation, instruction: Instruction) -> float:
+    called = cores.module.computations.get(next((name for _, name in instruction.called()), ""))
+    if called is None:
+        return 0.0
+    parameters = called.parameters()
+    total = 0.0
+    for place, name in enumerate(instruction.operands):
+        outer, inner = home.by_name.get(name), parameters.get(place)
+        if outer is None:
+            continue
+        whole = _main_bytes(cores, outer.shape)
+        total += min(whole, _part_read(called, inner)) if inner is not None and whole else whole
+    return total + min(_main_bytes(cores, instruction.shape), _part_written(called, instruction))
+
+
+def _part_read(called: Computation, parameter: Instruction) -> float:
+    """The bytes that a fusion reads of one parameter: of one that it only cuts, or updates in place, not all."""
+    users = [i for i in called.instructions if parameter.name in i.operands]
+    if not users:
+        return 0.0
+    read = 0.0
+    for user in users:
+        if user.opcode in _READS_A_PART and user.operands[0] == parameter.name:
+            read += _size(user.shape)
+        elif user.opcode != "dynamic-update-slice" or user.operands[0] != parameter.name:
+            return float("inf")
+    return read
+
+
+def _part_written(called: Computation, instruction: Instruction) -> float:
+    root = called.root
+    for _ in range(4):
+        if root is None or root.opcode not in ("bitcast", "copy") or not root.operands:
+            break
+        root = called.by_name.get(root.operands[0])
+    if root is None or root.opcode != "dynamic-update-slice" or len(root.operands) < 2:
+        return float("inf")
+    update = called.by_name.get(root.operands[1])
+    return _size(update.shape) if update else float("inf")
+
+
+def _arrays(text: str) -> Iterator[shapes.Array]:
+    try:
+        yield from shapes.leaves(shapes.parse(text))
+    except shapes.UnreadShapeError:
+        return
+
+
+def _main_bytes(cores: Cores, text: str) -> float:
+    return float(sum(array.bytes for array in _arrays(text) if not on_chip(cores, array)))
+
+
+def _size(text: str) -> float:
+    return float(sum(array.bytes for array in _arrays(text)))
+
+
+def moved_bytes(cores: Cores, source: str, result: str) -> float:
+    """The bytes of main memory that a copy of all of `result` touches: those of each end that is not on the chip."""
+    ends = [next(_arrays(source), None), next(_arrays(result), None)]
+    return _size(result) * sum(1 for end in ends if end is not None and not on_chip(cores, end))

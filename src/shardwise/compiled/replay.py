@@ -1,0 +1,206 @@
+"""The replay of a tape on lanes: every run of a computation on a clock of its own, so that equal trips are run once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from shardwise.compiled.tape import Await, Enter, Issue, Tape, Transfer, Work
+
+COMPUTE = "compute"
+MOST_TRIPS_APART = 2000  # trips that differ from each other are run one by one up to here
+Free = tuple[tuple[str, int], ...]  # lanes that are still busy, and for how long from now
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something on a lane, in femtoseconds from the start of its computation's run."""
+
+    name: str
+    lane: str
+    kind: str
+    start: int
+    length: int
+    issued: int = 0
+    transfer: Transfer | None = None
+    line: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A run inside of another: where it starts, how often it repeats unchanged, and its first trip's number."""
+
+    name: str
+    start: int
+    run: Run
+    times: int = 1
+    trip: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One computation's run from given lanes: its length, the lanes it leaves busy, what happened, and sums of it."""
+
+    length: int = 0
+    free: Free = ()
+    events: list[Event] = field(default_factory=list)
+    nested: list[Nested] = field(default_factory=list)
+    sums: Counter[tuple[str, ...]] = field(default_factory=Counter)
+
+    @property
+    def size(self) -> int:
+        """How many events it has, nested ones too."""
+        return self.sums["events",]
+
+
+@dataclass(slots=True)
+class Player:
+    """Runs tapes, each from the same lanes once."""
+
+    notes: list[str] = field(default_factory=list)
+    known: dict[tuple[int, Free], Run] = field(default_factory=dict)
+
+    def play(self, tape: Tape, free: Free = (), *, last: bool = False) -> Run:
+        """Run a tape; the last one of a program waits for what nothing has waited for."""
+        key = (id(tape), free)
+        if key not in self.known or last:
+            self.known[key] = _Lanes(self, dict(free)).run(tape, last)
+        return self.known[key]
+
+
+class _Lanes:
+    """A run in progress: the clock, when each lane is free, and which transfers are on their way."""
+
+    def __init__(self, player: Player, free: dict[str, int]) -> None:
+        self.player = player
+        self.clock = 0
+        self.free = free
+        self.pending: dict[str, list[Event]] = {}
+        self.made = Run()
+
+    def run(self, tape: Tape, last: bool) -> Run:
+        for step in tape.steps:
+            match step:
+                case Work():
+                    self._work(step)
+                case Issue():
+                    self._issue(step)
+                case Await():
+                    self._await(step.name)
+                case Enter():
+                    self._enter(step)
+                case _:
+                    assert_never(step)
+        if last:
+            for name in list(self.pending):
+                self._await(name)
+            if self.free and max(self.free.values()) > self.clock:
+                self._occupy(
+                    Event("what is still on its way", COMPUTE, "wait", self.clock, max(self.free.values()) - self.clock)
+                )
+        self.made.length, self.made.free = self.clock, self._left()
+        return self.made
+
+    def _left(self) -> Free:
+        return tuple(sorted((lane, end - self.clock) for lane, end in self.free.items() if end > self.clock))
+
+    def _occupy(self, event: Event) -> None:
+        self.made.events.append(event)
+        self.made.sums["events",] += 1
+        self.made.sums[event.kind,] += event.length
+        self.clock = event.end
+
+    def _work(self, step: Work) -> None:
+        self.made.sums["flops",] += step.flops  # type: ignore[assignment]
+        self.made.sums["peak_seconds",] += step.peak_seconds  # type: ignore[assignment]
+        kind = "product" if step.is_product else "compute"
+        if step.femtoseconds:
+            self._occupy(Event(step.name, COMPUTE, kind, self.clock, step.femtoseconds, line=step.line))
+
+    def _issue(self, step: Issue) -> None:
+        sums = self.made.sums
+        for transfer in step.transfers:
+            start = max([self.clock, *(self.free.get(lane, 0) for lane in transfer.lanes)])
+            kind = "transfer" if transfer.collective else "copy"
+            for lane in transfer.lanes:
+                event = Event(transfer.name, lane, kind, start, transfer.femtoseconds, self.clock, transfer)
+                self.free[lane] = event.end
+                if event.length:
+                    self.made.events.append(event)
+                    sums["events",] += 1
+                    sums["lane", lane] += event.length
+            event = Event(transfer.name, "", kind, start, transfer.femtoseconds, self.clock, transfer)
+            self.pending.setdefault(step.name, []).append(event)
+            sums[f"all {kind}",] += transfer.femtoseconds
+            if transfer.collective:
+                sums["transfer", transfer.collective.computation, transfer.name] += transfer.femtoseconds
+
+    def _await(self, name: str) -> None:
+        for event in self.pending.pop(name, []):
+            if event.end <= self.clock:
+                continue
+            length = event.end - self.clock
+            assert event.transfer is not None
+            collective = event.transfer.collective
+            self._occupy(Event(event.name, COMPUTE, "wait", self.clock, length, transfer=event.transfer))
+            if collective:
+                self.made.sums["exposed",] += length
+                self.made.sums["exposed", collective.computation, event.name] += min(length, event.length)
+
+    def _enter(self, step: Enter) -> None:
+        if step.is_choice:
+            branches = [self.player.play(tape, self._left()) for tape in step.tapes]
+            self._nest(step.name, max(branches, key=lambda run: run.length), 1, None)
+            return
+        if not step.is_loop:
+            for tape in step.tapes:
+                self._nest(step.name, self.player.play(tape, self._left()), 1, None)
+            return
+        trip = 0
+        while trip < step.trips:
+            before = self._left()
+            run = self.player.play(step.tapes[0], before)
+            settled = run.free == before
+            if not settled and trip >= MOST_TRIPS_APART:
+                self.player.notes.append(f"the trips of {step.name} go on differing: those after {trip} are taken as alike")
+                settled = True
+            count = step.trips - trip if settled else 1
+            self._nest(step.name, run, count, trip)
+            trip += count
+
+    def _nest(self, name: str, run: Run, times: int, trip: int | None) -> None:
+        self.made.nested.append(Nested(name, self.clock, run, times, trip))
+        for key, value in run.sums.items():
+            self.made.sums[key] += value * times
+        self.clock += run.length * times
+        self.free = {lane: self.clock + left for lane, left in run.free}
+
+
+def flattened(run: Run, most: int, offset: int = 0, trip: int | None = None) -> Iterator[tuple[Event, int, int | None]]:
+    """The events of a run with their offsets and trips, nested ones too; trips beyond `most` events become one `loop` event."""
+    parts: list[Event | Nested] = [*run.events, *run.nested]
+    room = most
+    for part in parts:
+        if isinstance(part, Event):
+            room -= 1
+            yield part, offset, trip
+            continue
+        fits = part.times if not part.run.size else min(part.times, max(1, room // part.run.size))
+        if part.run.size > max(room, 1000) and part.times > 1:
+            fits = 1
+        number = trip if part.trip is None else part.trip
+        for turn in range(fits if part.run.size else 0):
+            at = offset + part.start + turn * part.run.length
+            now = number if part.trip is None or number is None else number + turn
+            yield from flattened(part.run, max(room, 0), at, now)
+        room -= fits * part.run.size
+        if fits < part.times and part.run.length:
+            left = part.times - fits
+            start = part.start + fits * part.run.length
+            yield Event(f"{part.name}: {left} more trips", COMPUTE, "loop", start, left * part.run.length), offset, number

@@ -1,0 +1,111 @@
+"""An audit as a table that a person acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from shardwise.compiled.facts import MADE_BY_THE_COMPILER, Collective
+from shardwise.errors import counted, one_line
+from shardwise.planning.explain import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from shardwise.compiled.audit import Audit
+    from shardwise.compiled.timeline import Timeline
+
+MOST_ROWS = 40
+HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
+
+
+def table(audit: Audit) -> str:
+    """The whole audit as text."""
+    timeline = audit.timeline() if audit.hardware is not None and not audit.hardware.shared else None
+    lines = [headline(audit), *_rows(audit, timeline), *_memory(audit), *_work(audit), *_time(timeline)]
+    lines += _listed("stands out", [str(finding) for finding in audit.findings])
+    lines += _listed("unread", [one_line(str(unread)) for unread in audit.unread])
+    lines += [f"note    {note}" for note in audit.notes]
+    return "\n".join(lines)
+
+
+def headline(audit: Audit) -> str:
+    """What was compiled, for what, and what it sends.
+
+    `step on v5e:2x4, mesh x=8: 2 collectives, each device sends 22.0 MB a call`
+    """
+    ran = sum(collective.trips or 1 for collective in audit.collectives)
+    sends = f"each device sends {bytes_text(audit.total_wire_bytes)} a call" if ran else "nothing is sent"
+    return f"{audit.name} on {audit.target}, mesh {audit.mesh}: {counted(ran, 'collective')}, {sends}"
+
+
+def _rows(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
+    groups: dict[tuple[object, ...], list[Collective]] = {}
+    for c in audit.collectives:
+        groups.setdefault((c.kind, c.axes, c.dtype, c.shape, c.source, c.inferred, c.trips), []).append(c)
+    if not groups:
+        return
+    rows = [HEAD, *(_row(them, timeline) for them in list(groups.values())[:MOST_ROWS])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if len(groups) > MOST_ROWS:
+        yield f"  ... and {len(groups) - MOST_ROWS} more rows"
+
+
+def _row(them: Sequence[Collective], timeline: Timeline | None) -> tuple[str, ...]:
+    first = them[0]
+    times = str(sum(c.trips for c in them if c.trips)) if first.trips is not None else f"{len(them)} x ?"
+    array = f"{first.dtype}[{','.join(map(str, first.shape))}]" + (f" and {first.arrays - 1} more" if first.arrays > 1 else "")
+    sends = bytes_text(sum(c.wire_bytes for c in them))
+    return (first.kind, ", ".join(first.axes) or "?", times, sends, array, _hidden(them, timeline), where(first))
+
+
+def _hidden(them: Sequence[Collective], timeline: Timeline | None) -> str:
+    if timeline is not None:
+        return f"{100 * sum(map(timeline.hidden_share, them)) / len(them):.0f}%"
+    behind = sum(bool(c.hidden_by) for c in them)
+    return "no" if not behind else f"{behind} of {len(them)}"
+
+
+def where(collective: Collective) -> str:
+    """The source line, with the file's name alone."""
+    if collective.source == MADE_BY_THE_COMPILER:
+        return collective.source
+    return PurePath(collective.source.replace("\\", "/")).name + (" (nearby)" if collective.inferred else "")
+
+
+def _memory(audit: Audit) -> Iterator[str]:
+    memory = audit.memory
+    if memory is None:
+        return
+    have = ""
+    if audit.hardware is not None and not audit.hardware.shared:
+        room = audit.hardware.memory_bytes.value / audit.hardware.devices_per_chip
+        have = f" of {bytes_text(room)}" + (", which it does not fit" if memory.peak > room else "")
+    parts = f"arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
+    parts += f"temporaries {bytes_text(memory.temporaries)}"
+    yield f"memory  {bytes_text(memory.peak)} a device{have}: {parts}"
+
+
+def _work(audit: Audit) -> Iterator[str]:
+    work = audit.work
+    if work.flops_per_device:
+        said = "" if work.repeated is None else f", {work.repeated:.3g} times what the function asks for"
+        yield f"work    {work.flops_per_device:.3g} FLOPs of products a device{said}"
+
+
+def _time(timeline: Timeline | None) -> Iterator[str]:
+    if timeline is not None:
+        exposed = f"{seconds_text(timeline.exposed_seconds)} of it waiting for transfers"
+        yield f"time    {seconds_text(timeline.step_seconds)} a call, {exposed} (modelled from the compiled schedule)"
+
+
+def _listed(name: str, entries: Sequence[str]) -> Iterator[str]:
+    if entries:
+        yield name
+        for number, entry in enumerate(entries[:MOST_ROWS], 1):
+            first, *rest = entry.split("\n")
+            yield f"  {number}. {first}"
+            yield from (f"   {line}" for line in rest)
+        if len(entries) > MOST_ROWS:
+            yield f"  ... and {len(entries) - MOST_ROWS} more"

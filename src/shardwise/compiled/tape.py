@@ -1,0 +1,211 @@
+"""A scheduled computation as a tape of steps: work, transfers that are issued and awaited, and loops. Times are whole femtoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardwise.chips.links import Route
+from shardwise.compiled.facts import Collective
+from shardwise.compiled.flow import carries_on
+from shardwise.compiled.hlo import Computation, Instruction, Module
+from shardwise.compiled.kernels import Cores, kernel, moved_bytes
+from shardwise.compiled.loops import trip_count
+from shardwise.compiled.sources import Sources
+from shardwise.compiled.traffic import traffic
+from shardwise.compiled.walk import SCHEDULES, Survey, survey, visits
+from shardwise.compiled.work import Workbook, products
+
+PER_SECOND = 10**15  # whole numbers: a loop's trips are equal, and spans meet, exactly
+DMA = "memory"
+COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The compute lane is busy."""
+
+    name: str
+    femtoseconds: int
+    is_product: bool
+    flops: float
+    peak_seconds: float
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that keep lanes busy: of a collective, or of a copy between memories."""
+
+    name: str
+    lanes: tuple[str, ...]
+    femtoseconds: int
+    moved_bytes: float
+    collective: Collective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """Transfers are handed to their lanes."""
+
+    name: str
+    transfers: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """The compute lane goes on when what `name` issued has arrived."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Other tapes run: one after the other, so often; or, of branches, the longest."""
+
+    name: str
+    tapes: tuple[Tape, ...]
+    trips: int = 1
+    is_loop: bool = False
+    is_choice: bool = False
+
+
+Step = Work | Issue | Await | Enter
+
+
+@dataclass(slots=True, eq=False)
+class Tape:
+    """The steps of one computation, in the order of its schedule."""
+
+    name: str
+    steps: list[Step] = field(default_factory=list)
+
+
+def femtoseconds(seconds: float) -> int:
+    return round(seconds * PER_SECOND)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Makes the tapes of a module, each computation's once; notes what had to be assumed."""
+
+    cores: Cores
+    collectives: Mapping[tuple[str, str], Sequence[Collective]]
+    routes: Mapping[str, Route] | None
+    survey: Survey
+    sources: Sources
+    tapes: dict[str, Tape] = field(default_factory=dict)
+
+    @property
+    def module(self) -> Module:
+        return self.cores.module
+
+    def tape(self, computation: Computation) -> Tape:
+        if computation.name not in self.tapes:
+            tape = self.tapes[computation.name] = Tape(computation.name)
+            ends: dict[str, list[str]] = {}
+            for instruction in computation.instructions:
+                tape.steps += self._steps(computation, instruction, ends)
+        return self.tapes[computation.name]
+
+    def _steps(self, home: Computation, instruction: Instruction, ends: dict[str, list[str]]) -> Iterator[Step]:
+        """The steps of one instruction; `ends` are the starts that an instruction further on waits for."""
+        opcode = instruction.opcode
+        started = self.collectives.get((home.name, instruction.name), ())
+        if started:
+            yield from self._collective(home, instruction, started, ends)
+        elif instruction.name in ends:
+            yield from map(Await, ends[instruction.name])
+            if instruction.cycles:
+                yield from self._work(home, instruction)
+        elif opcode in SCHEDULES:
+            yield from self._entered(home, instruction)
+        elif opcode in COPIES:
+            yield self._copy(home, instruction)
+        elif opcode in ("copy-done", "slice-done", "dynamic-slice-done", "dynamic-update-slice-done"):
+            yield from map(Await, instruction.operands[:1])
+        elif opcode.endswith(("-done", "-update")):
+            return
+        elif opcode == "call-start" or (opcode.endswith("-start") and self.survey.talks(instruction)):
+            if not self.survey.talks(instruction):
+                self.cores.note("a call that runs beside the schedule, and is no collective: reckoned as nothing")
+        else:
+            yield from self._work(home, instruction)
+
+    def _work(self, home: Computation, instruction: Instruction) -> Iterator[Step]:
+        cores = self.cores
+        found = kernel(cores, home, instruction)
+        if found is None:
+            return
+        seconds = found.seconds
+        if not instruction.cycles and carries_on(self.module, instruction):
+            seconds = found.peak_seconds  # what it takes and gives on are the parts of a transfer
+        line = self.sources.line(instruction)
+        if (whole := femtoseconds(seconds)) or found.flops:
+            yield Work(instruction.name, whole, found.is_product, found.flops, found.peak_seconds, str(line or ""))
+
+    def _collective(
+        self, home: Computation, instruction: Instruction, started: Sequence[Collective], ends: dict[str, list[str]]
+    ) -> Iterator[Step]:
+        if instruction.cycles or products(self.cores.book, home, instruction):
+            yield from self._work(home, instruction)
+        transfers = []
+        for collective in started:
+            found = traffic(collective, self.cores.hardware, self.cores.mesh, self.routes)
+            if found.assumed:
+                self.cores.note(found.assumed)
+            sent = collective.wire_bytes / max(collective.trips or 1, 1)
+            transfers.append(Transfer(collective.name, found.lanes, femtoseconds(found.seconds), sent, collective))
+        yield Issue(instruction.name, tuple(transfers))
+        end = started[0].end
+        if all(collective.asynchronous for collective in started):
+            ends.setdefault(end, []).append(instruction.name)
+        elif end == instruction.name and instruction.opcode.endswith("-start"):
+            self.cores.note("a collective that starts in one trip of a loop and ends in the next: nothing waits for it here")
+        else:
+            yield Await(instruction.name)
+
+    def _copy(self, home: Computation, instruction: Instruction) -> Issue:
+        done = next((i for i in home.instructions[:] if i.opcode.endswith("-done") and instruction.name in i.operands), None)
+        source = home.by_name.get(next(iter(instruction.operands), ""))
+        result = done.shape if done is not None else instruction.shape
+        moved = moved_bytes(self.cores, source.shape if source else result, result)
+        seconds = moved / self.cores.hardware.memory_speed(self.cores.mesh)
+        return Issue(instruction.name, (Transfer(instruction.name, (DMA,), femtoseconds(seconds), moved),))
+
+    def _entered(self, home: Computation, instruction: Instruction) -> Iterator[Step]:
+        called = [(role, self.module.computations[n]) for role, n in instruction.called() if n in self.module.computations]
+        trips = 1
+        if instruction.opcode == "while":
+            found = trip_count(self.module, home, instruction)
+            if found is None:
+                self.cores.note("a loop whose trips are not known: it runs once here")
+            trips = 1 if found is None else found
+            called.sort(key=lambda pair: pair[0] != "condition")
+        if instruction.opcode == "conditional":
+            self.cores.note("a conditional: its longest branch runs here")
+        tapes = tuple(tape for _, computation in called if (tape := self.tape(computation)).steps)
+        is_loop = instruction.opcode == "while"
+        if is_loop and len(tapes) > 1:  # its condition and its body are one trip
+            tapes = (Tape(instruction.name, [step for tape in tapes for step in tape.steps]),)
+        if tapes and trips:
+            yield Enter(instruction.name, tapes, trips, is_loop, instruction.opcode == "conditional")
+
+
+def record(cores: Cores, collectives: Sequence[Collective], routes: Mapping[str, Route] | None) -> Tape:
+    """The tape of a module's entry."""
+    module = cores.module
+    seen = survey(module)
+    visited: dict[str, int] = {}
+    for visit in visits(module, seen, []):
+        visited[visit.computation.name] = visited.get(visit.computation.name, 0) + 1
+    started: dict[tuple[str, str], list[Collective]] = {}
+    for collective in collectives:
+        started.setdefault((collective.computation, collective.name), []).append(collective)
+    # A computation that runs from several places has its collectives listed once for each.
+    once = {key: found[: max(1, len(found) // visited.get(key[0], 1))] for key, found in started.items()}
+    recorder = Recorder(cores, once, routes, seen, Sources(module))
+    return recorder.tape(module.entry) if module.entry else Tape("")
+
+
+__all__ = ["DMA", "PER_SECOND", "Await", "Enter", "Issue", "Step", "Tape", "Transfer", "Work", "Workbook", "record"]

@@ -1,0 +1,236 @@
+"""The timeline of a compiled program: its schedule replayed on a model of the chip, what runs when and what waits for what."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.chips import Hardware
+from shardwise.chips.links import Route, assumptions
+from shardwise.compiled.facts import Collective
+from shardwise.compiled.hlo import Module
+from shardwise.compiled.kernels import Cores
+from shardwise.compiled.replay import COMPUTE, Event, Player, Run, flattened
+from shardwise.compiled.tape import PER_SECOND, record
+from shardwise.compiled.work import Workbook
+from shardwise.mesh import Mesh
+
+MOST_SPANS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something on a lane: `compute`, `product`, `wait`, `transfer`, `copy`; `loop` stands for trips that are not kept.
+
+    `trip` is that of the innermost loop, from 0; `moved_bytes` what one device sends or copies.
+    """
+
+    name: str
+    lane: str
+    kind: str
+    start_seconds: float
+    seconds: float
+    trip: int | None = None
+    collective: Collective | None = None
+    moved_bytes: float = 0.0
+    line: str = ""
+
+    @property
+    def end_seconds(self) -> float:
+        return self.start_seconds + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """All trips of one collective: how long it travels, and how long the compute lane waits for it."""
+
+    collective: Collective
+    transfer_seconds: float
+    exposed_seconds: float
+
+    @property
+    def hidden(self) -> float:
+        """The share of its time that work hides; 1 where it takes none."""
+        return 1 - self.exposed_seconds / self.transfer_seconds if self.transfer_seconds else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One call of a compiled program on one device, modelled from the compiler's schedule.
+
+    Attributes:
+        spans: what is on the lanes, by start; beyond `MOST_SPANS` the trips of loops are left out, and `notes` say so.
+        step_seconds: the whole call. It is `compute_seconds`, `exposed_seconds` and `copy_wait_seconds` together.
+        compute_seconds: when the cores work.
+        transfer_seconds: of all collectives together, each as if alone.
+        exposed_seconds: when the cores wait for collectives.
+        copy_wait_seconds: when they wait for copies between memories.
+        critical_path: the spans that make the step as long as it is, from its end back to its start.
+        utilisation: the time that the products would take at the chip's peak, as a share of the step.
+        lanes: every lane with the seconds for which it is busy.
+        shares: each collective with what of it is hidden.
+    """
+
+    name: str
+    hardware: str
+    spans: tuple[Span, ...]
+    step_seconds: float
+    compute_seconds: float
+    transfer_seconds: float
+    exposed_seconds: float
+    copy_wait_seconds: float
+    critical_path: tuple[Span, ...]
+    utilisation: float
+    product_flops: float
+    lanes: tuple[tuple[str, float], ...]
+    shares: tuple[Share, ...]
+    notes: tuple[str, ...]
+
+    def share(self, collective: Collective) -> Share | None:
+        """What of a collective is hidden; None of one that the replay does not hold."""
+        place = (collective.computation, collective.name)
+        return next((s for s in self.shares if (s.collective.computation, s.collective.name) == place), None)
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The timeline as Chrome's trace events, which ui.perfetto.dev opens."""
+        from shardwise.compiled.chrome import trace
+
+        return trace(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace as JSON."""
+        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+
+    def __str__(self) -> str:
+        from shardwise.compiled.gantt import drawn
+
+        return drawn(self)
+
+
+def timeline(
+    module: Module,
+    collectives: Sequence[Collective],
+    hardware: Hardware,
+    mesh: Mesh,
+    routes: Mapping[str, Route] | None = None,
+    name: str | None = None,
+) -> Timeline:
+    """Replay a compiled program's schedule on a model of one device and its links.
+
+    >>> from shardwise.chips import hardware
+    >>> from shardwise.compiled.hlo import read
+    >>> from shardwise.compiled.reading import collectives
+    >>> module = read('''HloModule jit_f, is_scheduled=true, num_partitions=4
+    ... ENTRY %main (p: bf16[1000000]) -> bf16[4000000] {
+    ...   %p = bf16[1000000]{0} parameter(0)
+    ...   ROOT %g = bf16[4000000]{0} all-gather(%p), replica_groups={{0,1,2,3}}, dimensions={0}
+    ... }''')
+    >>> mesh = Mesh.parse("x=4")
+    >>> line = timeline(module, collectives(module, mesh).collectives, hardware("tpu-v5e"), mesh)
+    >>> round(line.step_seconds * 1e6, 1), line.exposed_seconds == line.step_seconds     # 6 MB at 45 GB/s
+    (133.3, True)
+
+    Args:
+        collectives: those of the module over the same mesh, as `reading.collectives` finds them.
+        routes: the physical routes of the mesh's axes, where they are known.
+    """
+    cores = Cores(module, hardware, mesh, Workbook(module))
+    player = Player()
+    run = player.play(record(cores, collectives, routes), last=True)
+    flat = list(flattened(run, MOST_SPANS))
+    notes = _notes(cores, player, flat, routes)
+    if not module.scheduled:
+        notes.append("the text is not that of a scheduled module: the order of its lines is taken")
+    sums = run.sums
+    return Timeline(
+        name=name or module.name,
+        hardware=hardware.name,
+        spans=tuple(sorted((_span(*found) for found in flat), key=lambda span: (span.start_seconds, span.lane))),
+        step_seconds=run.length / PER_SECOND,
+        compute_seconds=(sums["compute",] + sums["product",]) / PER_SECOND,
+        transfer_seconds=sums["all transfer",] / PER_SECOND,
+        exposed_seconds=sums["exposed",] / PER_SECOND,
+        copy_wait_seconds=(sums["wait",] - sums["exposed",]) / PER_SECOND,
+        critical_path=_critical_path(flat, run.length),
+        utilisation=sums["peak_seconds",] * PER_SECOND / run.length if run.length else 0.0,
+        product_flops=float(sums["flops",]),
+        lanes=_lanes(run),
+        shares=_shares(run, collectives),
+        notes=tuple(notes),
+    )
+
+
+def _span(event: Event, offset: int, trip: int | None) -> Span:
+    collective = event.transfer.collective if event.transfer else None
+    moved = event.transfer.moved_bytes if event.transfer else 0.0
+    line = collective.source if collective else event.line
+    start, seconds = (offset + event.start) / PER_SECOND, event.length / PER_SECOND
+    return Span(event.name, event.lane, event.kind, start, seconds, trip, collective, moved, line)
+
+
+def _lanes(run: Run) -> tuple[tuple[str, float], ...]:
+    busy = {COMPUTE: run.sums["compute",] + run.sums["product",]}
+    busy |= {key[1]: value for key, value in sorted(run.sums.items()) if key[0] == "lane" and value}
+    return tuple((lane, value / PER_SECOND) for lane, value in busy.items())
+
+
+def _shares(run: Run, collectives: Sequence[Collective]) -> tuple[Share, ...]:
+    first: dict[tuple[str, str], Collective] = {}
+    for collective in collectives:
+        first.setdefault((collective.computation, collective.name), collective)
+    return tuple(
+        Share(c, run.sums["transfer", *place] / PER_SECOND, run.sums["exposed", *place] / PER_SECOND)
+        for place, c in first.items()
+    )
+
+
+def _notes(cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[str, Route] | None) -> list[str]:
+    """What is assumed, and what could not be known."""
+    hardware, mesh = cores.hardware, cores.mesh
+    where = "; ".join(route.says for route in routes.values()) if routes else assumptions(hardware, mesh)
+    clock = f"cycles at {cores.clock_hz / 1e9:g} GHz" if cores.clock_hz else "no clock is known: a roofline for every kernel"
+    memory = f"main memory {cores.hardware.memory_speed(mesh):.3g} bytes/s"
+    notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]
+    if not cores.launch_seconds:
+        notes.append("starting a kernel costs nothing: no figure is known")
+    notes += [text + (f" ({count} places)" if count > 1 else "") for text, count in cores.notes.items()]
+    notes += [f"{unread.text}: {unread.why}" for unread in cores.book.unread]
+    notes += dict.fromkeys(player.notes)
+    if any(event.kind == "loop" for event, _, _ in flat):
+        notes.append(f"of loops so many trips are shown that there are about {MOST_SPANS} spans; the seconds count all")
+    return notes
+
+
+def _critical_path(flat: Sequence[tuple[Event, int, int | None]], length: int) -> tuple[Span, ...]:
+    """From the end back: what the cores did, the transfer where they waited, and what that one queued behind."""
+    cores = sorted((f for f in flat if f[0].lane == COMPUTE), key=lambda f: f[1] + f[0].start)
+    starts = [offset + event.start for event, offset, _ in cores]
+    ending: dict[int, list[tuple[Event, int, int | None]]] = defaultdict(list)
+    for found in flat:
+        if found[0].kind in ("transfer", "copy"):
+            ending[found[1] + found[0].end].append(found)
+    path: list[Span] = []
+    now, wanted = length, frozenset[str]()  # the lanes that a transfer queued for
+    while now > 0:
+        behind = next((f for f in ending[now] if f[0].lane in wanted), None) if wanted else None
+        if behind is None:
+            found = cores[bisect.bisect_left(starts, now) - 1]
+            if found[0].kind == "wait":
+                arriving = [f for f in ending[now] if f[0].transfer is found[0].transfer or found[0].transfer is None]
+                behind = arriving[0] if arriving else None
+        event, offset, trip = behind or found
+        start = offset + event.start
+        path.append(
+            _span(
+                Event(event.name, event.lane, event.kind, event.start, now - start, 0, event.transfer, event.line), offset, trip
+            )
+        )
+        queued = behind is not None and offset + event.issued < start and event.transfer is not None
+        wanted = frozenset(event.transfer.lanes) if queued and event.transfer else frozenset()
+        now = start
+    return tuple(path)

@@ -1,0 +1,181 @@
+"""What a collective occupies: the lanes of links that its bytes take, and for how long."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import numpy as np
+
+from shardwise.chips import Hardware, Memory, Switch, Torus
+from shardwise.chips.links import COLLECTIVES, Pricer, Route, pricer, torus_routes
+from shardwise.compiled.facts import Collective
+from shardwise.layout import Axes
+from shardwise.mesh import Mesh
+
+_PART = re.compile(r"(\w+):\((\d+)\)(\d+)$")
+_ALIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
+SHARED, NVLINK, NETWORK = "shared memory", "nvlink out", "network out"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The lanes that one transfer keeps busy, and for how long; what had to be assumed of it."""
+
+    lanes: tuple[str, ...]
+    seconds: float
+    assumed: str = ""
+
+
+def traffic(collective: Collective, hardware: Hardware, mesh: Mesh, routes: Mapping[str, Route] | None = None) -> Traffic:
+    """Where one trip of a collective goes, and how long it takes there.
+
+    Args:
+        routes: the physical routes of the mesh's axes, where they are known; else those of `torus_routes`.
+    """
+    axes, assumed = collective.axes, ""
+    if collective.kind == "collective-permute" and collective.wire_bytes == 0:
+        return Traffic((), 0.0)
+    if not axes:
+        if collective.group_size <= 1:
+            return Traffic((), 0.0)
+        axes = tuple(name for name, size in mesh.axes if size > 1)
+        assumed = f"{collective.name} follows no axes of the mesh: reckoned over all of them"
+    if isinstance(hardware.links, Torus):
+        table = dict(routes or torus_routes(hardware.links, mesh, hardware.devices_per_chip))
+        if collective.kind == "collective-permute" and collective.axes:
+            return _permute(collective, hardware.links, hardware.devices_per_chip, mesh, table)
+        lanes = tuple(f"{axis.split(':')[0]}{way}" for axis in axes for way in "+-")
+    else:
+        lanes = _switched(collective, hardware, mesh)
+    in_bytes, out_bytes = _sizes(collective, _ALIKE.get(collective.kind, collective.kind), hardware)
+    price, times = _pricer(collective.kind, hardware, mesh, axes, routes)
+    return Traffic(lanes, price(in_bytes * times, out_bytes * times), assumed)
+
+
+def _sizes(collective: Collective, kind: str, hardware: Hardware) -> tuple[float, float]:
+    """The bytes of a device's shard before and after."""
+    held, n = collective.held_bytes, max(collective.group_size, 1)
+    if collective.kind == "collective-broadcast":
+        return held / n, held
+    return held, {"all-gather": held * n, "reduce-scatter": held / n}.get(kind, held)
+
+
+def _pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Mapping[str, Route] | None) -> tuple[Pricer, float]:
+    """A price list over axes, parts of axes among them, and how many bytes of others pass for each of one's own."""
+    kind = _ALIKE.get(kind, kind)
+    kind = kind if kind in COLLECTIVES else "all-to-all"
+    times, table = 1.0, dict(routes) if routes else {}
+    for axis in [axis for axis in axes if ":" in axis]:
+        if isinstance(hardware.links, Torus):
+            mesh, table, stride = _on_a_part(mesh, table, axis)
+            times *= stride
+        else:
+            mesh = _cut(mesh, axis)
+    plain = tuple(axis.split(":")[0] for axis in axes) if isinstance(hardware.links, Torus) else tuple(map(_label, axes))
+    if table:
+        return pricer(kind, hardware, mesh, plain, table), times  # type: ignore[call-arg]
+    return pricer(kind, hardware, mesh, plain), times
+
+
+def _on_a_part(mesh: Mesh, table: dict[str, Route], axis: str) -> tuple[Mesh, dict[str, Route], int]:
+    """The mesh as if a part of an axis were all of it; its devices stand `stride` apart and share the links between."""
+    match = _PART.match(axis)
+    assert match is not None
+    name, before, part = match[1], int(match[2]), int(match[3])
+    stride = mesh.axis_size(name) // (before * part)
+    if name in table:
+        route = table[name]
+        half = route.bytes_per_s / 2 if route.wraps else route.bytes_per_s
+        table = table | {name: replace(route, size=part, bytes_per_s=half, hops=(part - 1) * stride, wraps=False)}
+    return Mesh(tuple((axis, part if axis == name else size) for axis, size in mesh.axes)), table, stride
+
+
+def _label(axis: str) -> str:
+    return axis if ":" not in axis else axis.replace(":(", "_").replace(")", "_")
+
+
+def _cut(mesh: Mesh, axis: str) -> Mesh:
+    """The mesh with an axis cut where a part of it begins and ends."""
+    match = _PART.match(axis)
+    assert match is not None
+    name, before, part = match[1], int(match[2]), int(match[3])
+    cut: list[tuple[str, int]] = []
+    for other, size in mesh.axes:
+        if other != name:
+            cut.append((other, size))
+        else:
+            cut += [(f"{name}_above", before), (_label(axis), part), (f"{name}_below", size // (before * part))]
+    return Mesh(tuple(cut))
+
+
+def _switched(collective: Collective, hardware: Hardware, mesh: Mesh) -> tuple[str, ...]:
+    match hardware.links:
+        case Switch() as switch:
+            node = int(switch.node_devices.value)
+            groups = collective.groups or (tuple(range(mesh.size)),)
+            crosses = any(len({device // node for device in group}) > 1 for group in groups)
+            return (NVLINK, NETWORK) if crosses else (NVLINK,)
+        case Memory():
+            return (SHARED,)
+        case Torus():
+            raise AssertionError("a torus has lanes of its axes")
+        case _:
+            assert_never(hardware.links)
+
+
+def _permute(collective: Collective, torus: Torus, per_chip: int, mesh: Mesh, table: dict[str, Route]) -> Traffic:
+    """A permutation: each shard goes along its axes, and the link that most shards pass says how long."""
+    link = torus.bytes_per_s.value / per_chip
+    lanes: list[str] = []
+    hops, worst = 0, 0.0
+    for axis in collective.axes:
+        route = table[axis]
+        reach = route.size // 2 if route.wraps else route.size - 1
+        stride = max(1, route.hops // max(reach, 1))  # devices of other axes that stand between two of this one
+        loads, farthest = link_loads(collective.groups, mesh, axis, route.wraps)
+        lanes += [f"{axis}{way}" for way, load in zip("+-", loads, strict=True) if load]
+        worst = max(worst, max(loads) * stride)
+        hops += farthest * stride
+    return Traffic(tuple(lanes), torus.hop_seconds.value * hops + worst * collective.held_bytes / link)
+
+
+@functools.lru_cache(maxsize=1024)
+def link_loads(pairs: tuple[tuple[int, ...], ...], mesh: Mesh, axis: str, wraps: bool) -> tuple[tuple[int, int], int]:
+    """The most shards that pass one link of an axis upwards and downwards, and the most hops of one.
+
+    >>> mesh = Mesh.parse("x=4")
+    >>> link_loads(((0, 1), (1, 2), (2, 3), (3, 0)), mesh, "x", True)
+    ((1, 0), 1)
+    >>> link_loads(((0, 1), (1, 2), (2, 3), (3, 0)), mesh, "x", False)       # the last goes back over the line
+    ((1, 1), 3)
+    >>> link_loads(((0, 2), (1, 3), (2, 0), (3, 1)), mesh, "x", True)
+    ((2, 0), 2)
+    """
+    sizes = [size for _, size in mesh.axes]
+    place, n = mesh.names.index(axis), mesh.axis_size(axis)
+    ends = np.array([pair for pair in pairs if pair[0] != pair[1]]).reshape(-1, 2)
+    coordinates = np.array(np.unravel_index(ends[:, 0], sizes))
+    start, goal = coordinates[place], np.array(np.unravel_index(ends[:, 1], sizes))[place]
+    rows = (
+        np.ravel_multi_index(
+            [c for i, c in enumerate(coordinates) if i != place], [s for i, s in enumerate(sizes) if i != place]
+        )
+        if len(sizes) > 1
+        else np.zeros(len(ends), int)
+    )
+    up = (goal - start) % n <= n // 2 if wraps else goal >= start
+    far = np.where(up, (goal - start) % n, (start - goal) % n)
+    loads = []
+    for upwards in (True, False):
+        chosen = up == upwards
+        low = np.where(upwards, start, goal)[chosen]
+        edges = np.zeros((max(rows, default=0) + 1, 2 * n + 1), int)
+        np.add.at(edges, (rows[chosen], low), 1)
+        np.add.at(edges, (rows[chosen], low + far[chosen]), -1)
+        passing = edges.cumsum(axis=1)
+        loads.append(int((passing[:, :n] + passing[:, n : 2 * n]).max(initial=0)))
+    return (loads[0], loads[1]), int(far.max(initial=0))

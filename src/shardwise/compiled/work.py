@@ -1,0 +1,176 @@
+"""The FLOPs of products, dots and convolutions, as a compiled text has them: of an instruction, and of a whole program."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shardwise.compiled import shapes
+from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.walk import WRAPS, Visit, is_product
+
+_WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
+_LABELS = re.compile(r"\bdim_labels=([\w?]+)_([\w?]+)->([\w?]+)")
+_COUNT = re.compile(r"\b(feature_group_count|batch_group_count)=(\d+)")
+_CONTRACTED = re.compile(r'\blhs_contracting_dim(?:ension)?s"?[=:][\[{]([\d,\s"]*)[\]}]')
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A dot or a convolution: its FLOPs, an addition and a multiplication being two, and its operands' dtype."""
+
+    flops: float
+    dtype: str
+
+
+@dataclass(slots=True)
+class Workbook:
+    """The products of a module's computations, each looked up once, and those that cannot be read."""
+
+    module: Module
+    known: dict[str, tuple[Product, ...]] = field(default_factory=dict)
+    unread: list[Unread] = field(default_factory=list)
+
+
+def product_flops(module: Module, instruction: Instruction, home: Computation | None = None) -> float:
+    """The FLOPs of the products that an instruction is, or runs as part of itself (of a fusion those inside it).
+
+    >>> from shardwise.compiled.hlo import read
+    >>> module = read('''HloModule jit_f
+    ... ENTRY %main (a: f32[4,8], b: f32[8,2]) -> f32[4,2] {
+    ...   %a = f32[4,8]{1,0} parameter(0)
+    ...   %b = f32[8,2]{1,0} parameter(1)
+    ...   ROOT %d = f32[4,2]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    ... }''')
+    >>> product_flops(module, module.entry.root)                      # 2 * 4 * 2 * 8
+    128.0
+
+    Args:
+        home: the computation that the instruction stands in; looked for where it is not given.
+    """
+    home = home or next(c for c in module.computations.values() if c.by_name.get(instruction.name) is instruction)
+    return sum((product.flops for product in products(Workbook(module), home, instruction)), 0.0)
+
+
+def flops_per_device(module: Module, visits: Iterable[Visit]) -> float:
+    """The FLOPs of products in one call of the program, on one device, loops by their trips (once where not known).
+
+    Of a conditional's branches the one with the most counts.
+    """
+    book = Workbook(module)
+    entered: dict[tuple[int, ...], list[Visit]] = {}
+    for visit in visits:
+        entered.setdefault(tuple(id(i) for i in visit.path), []).append(visit)
+
+    def total(visit: Visit, path: tuple[int, ...]) -> float:
+        own = sum(p.flops for i in visit.computation.instructions for p in products(book, visit.computation, i))
+        flops = own * (1 if visit.trips is None else visit.trips)
+        for instruction in visit.computation.instructions:
+            inner = entered.get((*path, id(instruction)), [])
+            if inner:
+                parts = [total(v, (*path, id(instruction))) for v in inner]
+                flops += max(parts) if instruction.opcode == "conditional" else sum(parts)
+        return flops
+
+    return float(sum(total(visit, ()) for visit in entered.get((), [])))
+
+
+def products(book: Workbook, home: Computation, instruction: Instruction) -> tuple[Product, ...]:
+    """The products that an instruction is, or holds; those of what a loop or a call runs are not its own."""
+    if is_product(instruction):
+        try:
+            return (_product(home, instruction),)
+        except (shapes.UnreadShapeError, LookupError, ValueError) as error:
+            book.unread.append(Unread(instruction.line, instruction.name, f"its FLOPs cannot be read: {error}"))
+            return ()
+    if instruction.opcode not in WRAPS:
+        return ()
+    return tuple(product for _, name in instruction.called() for product in _held(book, name))
+
+
+def _held(book: Workbook, name: str) -> tuple[Product, ...]:
+    computation = book.module.computations.get(name)
+    if computation is None:
+        return ()
+    if name not in book.known:
+        book.known[name] = ()  # a computation that calls itself would not end
+        book.known[name] = tuple(p for i in computation.instructions for p in products(book, computation, i))
+    return book.known[name]
+
+
+def _product(home: Computation, instruction: Instruction) -> Product:
+    first, second = (_array(home.by_name[name].shape) for name in instruction.operands[:2])
+    out = _array(instruction.shape)
+    if instruction.opcode == "convolution" or "$conv" in instruction.attributes:
+        if "$convBackwardInput" in instruction.attributes:
+            first, out = out, first  # window and labels are those of the forward convolution
+        elif "$convBackwardFilter" in instruction.attributes:
+            second, out = out, second
+        return Product(_convolution_flops(first, out, second, instruction.attributes), first.dtype)
+    contracted = _CONTRACTED.search(instruction.attributes)
+    places = [int(d) for d in re.findall(r"\d+", contracted[1])] if contracted else [len(first.dims) - 1]
+    return Product(2.0 * out.elements * math.prod(first.dims[place] for place in places), first.dtype)
+
+
+def _array(text: str) -> shapes.Array:
+    """The array of a shape; of a tuple (a result with its workspace) the first."""
+    return shapes.leaves(shapes.parse(text))[0]
+
+
+def _convolution_flops(lhs: shapes.Array, out: shapes.Array, kernel: shapes.Array, attributes: str) -> float:
+    """Two for each pair of an input and a kernel element that meet; padding and holes of a dilation meet nothing.
+
+    XLA counts alike: HandleConvolution in hlo_cost_analysis.cc.
+    """
+    labels = _LABELS.search(attributes)
+    if not labels:
+        raise ValueError("it has no dim_labels")
+    of_lhs, of_kernel, of_out = labels.groups()
+    counts = {name: int(count) for name, count in _COUNT.findall(attributes)}
+    window = _window(attributes)
+    pairs = 1
+    for place in sorted(label for label in of_out if label.isdigit()):
+        axis = int(place)
+        low = window["pad"][axis].split("_")[0] if "pad" in window else "0"
+        step = {key: int(window[key][axis]) if key in window else 1 for key in ("stride", "lhs_dilate", "rhs_dilate")}
+        sizes = (lhs.dims[of_lhs.index(place)], kernel.dims[of_kernel.index(place)], out.dims[of_out.index(place)])
+        pairs *= _meetings(*sizes, int(low), step["stride"], step["lhs_dilate"], step["rhs_dilate"])
+    features = lhs.dims[of_lhs.index("f")] // counts.get("feature_group_count", 1)
+    batch = lhs.dims[of_lhs.index("b")] // counts.get("batch_group_count", 1)
+    return 2.0 * features * batch * out.dims[of_out.index("f")] * pairs
+
+
+def _window(attributes: str) -> dict[str, list[str]]:
+    match = _WINDOW.search(attributes)
+    fields = [part.partition("=") for part in match[1].split()] if match else []
+    return {key: value.split("x") for key, _, value in fields}
+
+
+@functools.lru_cache(maxsize=4096)
+def _meetings(size: int, kernel: int, out: int, low: int, stride: int, lhs_dilate: int, rhs_dilate: int) -> int:
+    """How many pairs of an output and a kernel position along one dimension meet an element of the input.
+
+    Output o and kernel position k meet place o*stride + k*rhs_dilate - low of the input with its holes, which has
+    elements at the multiples of lhs_dilate.
+
+    >>> _meetings(4, 4, 4, 0, 3, 4, 1)        # a batch of 4, written as a convolution
+    4
+    """
+    step = math.gcd(stride, lhs_dilate)
+    period = lhs_dilate // step
+    inverse = pow(stride // step, -1, period) if period > 1 else 0
+    found = 0
+    for position in range(kernel):
+        offset = position * rhs_dilate - low
+        if offset % step:
+            continue
+        first = (-offset // step) * inverse % period if period > 1 else 0  # the least o that meets no hole
+        lowest = max(0, -(offset // stride))  # the least o at or after the first element
+        highest = min(out - 1, ((size - 1) * lhs_dilate - offset) // stride)
+        lowest += (first - lowest) % period
+        if highest >= lowest:
+            found += (highest - lowest) // period + 1
+    return found
