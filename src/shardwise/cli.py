@@ -108,7 +108,7 @@ def _evidence_parsers(commands: Any) -> None:
         "audit",
         help="compile a function for this machine's devices, and show every collective that the compiler made",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f'example:\n  shardwise audit train.py:step {ARGS} --mesh x=4 --platform cpu',
+        epilog=f"example:\n  shardwise audit train.py:step {ARGS} --mesh x=4 --platform cpu",
     )
     _function_options(auditing)
     _platform_option(auditing)
@@ -118,7 +118,7 @@ def _evidence_parsers(commands: Any) -> None:
         "rehearse",
         help="the same for devices that are not attached, by their own compiler",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f'examples:\n  shardwise rehearse train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n'
+        epilog=f"examples:\n  shardwise rehearse train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n"
         '  shardwise rehearse "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4',
     )
     _function_options(rehearsing, "or an equation, whose plan is compiled")
@@ -131,7 +131,7 @@ def _evidence_parsers(commands: Any) -> None:
         "lock",
         help="keep what functions compile to in comms.lock, and fail when it changes",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f'examples:\n  shardwise lock train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n'
+        epilog=f"examples:\n  shardwise lock train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n"
         "  shardwise lock --check         exit code 1 and a diff where something changed\n"
         "  shardwise lock --update        compile everything again and overwrite",
     )
@@ -161,9 +161,7 @@ def _call_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _platform_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
-    )
+    parser.add_argument("--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed")
 
 
 def _form_options(parser: argparse.ArgumentParser) -> None:

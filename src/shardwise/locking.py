@@ -124,7 +124,9 @@ def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:
     names = [name for entry in held.entries for name in (entry.name, *([entry.made.function] if entry.made else []))]
     for function in functions:
         if function not in names:
-            raise ShardwiseError(f"{function} is not locked{did_you_mean(function, names)}: lock it without --check and --update")
+            raise ShardwiseError(
+                f"{function} is not locked{did_you_mean(function, names)}: lock it without --check and --update"
+            )
     return tuple(
         entry for entry in held.entries
         if not functions or entry.name in functions or (entry.made is not None and entry.made.function in functions)
@@ -135,7 +137,7 @@ def _check_platforms(entries: Iterable[Entry]) -> None:
     platforms = {entry.made.platform: entry for entry in entries if entry.made and entry.made.platform}
     if len(platforms) > 1:
         raise CompileError(
-            f"one process cannot compile for the platforms {' and '.join(sorted(platforms))} at once: name the functions of one, "
+            f"one process cannot compile for the platforms {' and '.join(sorted(platforms))} at once: name those of one, "
             f"as shardwise lock --check {next(iter(platforms.values())).made.function}"  # type: ignore[union-attr]
         )
 

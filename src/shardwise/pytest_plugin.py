@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 
     from shardwise.compiled.lock import Entry, Lock
 
-# Loaded with every run of pytest where Shardwise is installed: Shardwise itself, and JAX, are imported when the fixture is used.
+# Loaded with every run of pytest where Shardwise is installed: the rest of it, and JAX, are imported when the fixture is used.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("shardwise")
     group.addoption("--comms-lock", metavar="FILE", help="the lock file that the fixture comms_lock holds to")
-    group.addoption("--update-comms-lock", action="store_true", help="write what the fixture comms_lock is given, instead of failing")
-    parser.addini("comms_lock", "the lock file that the fixture comms_lock holds to, from the root folder", default="comms.lock")
+    group.addoption(
+        "--update-comms-lock", action="store_true", help="write what the fixture comms_lock is given, instead of failing"
+    )
+    parser.addini(
+        "comms_lock", "the lock file that the fixture comms_lock holds to, from the root folder", default="comms.lock"
+    )
 
 
 @pytest.fixture

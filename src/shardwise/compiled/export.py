@@ -31,7 +31,8 @@ def facts(audit: Audit) -> dict[str, Any]:
             name: getattr(use, name) for name in ("peak", "arguments", "outputs", "temporaries", "aliased", "code")
         },
         "work": {
-            "flops_per_device": work.flops_per_device, "devices": work.devices, "needed": work.needed, "repeated": _finite(work.repeated),
+            "flops_per_device": work.flops_per_device, "devices": work.devices, "needed": work.needed,
+            "repeated": _finite(work.repeated),
         },
         "unread": [{"line": each.line, "text": each.text, "why": each.why} for each in audit.unread],
         "notes": list(audit.notes),
