@@ -16,7 +16,7 @@ from shardwise.compiled.lock import Made
 from shardwise.errors import FileError, ShardwiseError
 from shardwise.loading import arguments, check_call, load_function
 from shardwise.mesh import Mesh
-from shardwise.session import choose_devices, mesh_on, progress
+from shardwise.session import WIDE, choose_devices, enough_bits, mesh_on, progress
 
 # The packages that hold the compiler, by what a target begins with; of several the first one installed.
 COMPILERS = {
@@ -59,8 +59,16 @@ def compiled(made: Made, folder: str | Path | None = None, devices: int | None =
         mesh = _mesh(grid, made)
         args = arguments(made.args, mesh, folder) if made.args else ()
         check_call(made.function, function, args)
-        with progress(f"compiling {made.function}"):
+        with progress(f"compiling {made.function}"), enough_bits(_widest(args)):
             return _compile(function, args, mesh, made.on)
+
+
+def _widest(args: tuple[Any, ...]) -> str:
+    """A dtype of 64 bits, where an argument has one."""
+    import jax
+
+    names = (str(getattr(leaf, "dtype", "")) for leaf in jax.tree.leaves(args))
+    return next((name for name in names if name in WIDE), "")
 
 
 def _mesh(grid: Mesh | None, made: Made) -> Any:
@@ -157,7 +165,7 @@ def _check_forms(options: argparse.Namespace) -> None:
 def _show(found: Any, options: argparse.Namespace) -> int:
     from shardwise.compiled.export import facts
 
-    timeline = found.timeline(on=options.hardware) if options.timeline or options.trace else None
+    timeline = found.timeline(options.hardware) if options.timeline or options.trace else None
     if options.trace:
         try:
             timeline.save(options.trace)

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     with progress("starting JAX"):
         choose_devices(grid.size, options.platform)
         mesh = mesh_on(grid, options.platform)
-    with _enough_bits(dtype), _enough_memory():
+    with enough_bits(dtype), _enough_memory():
         return _run(equation, sizes, sources, dtype, mesh, options)
 
 
@@ -178,7 +178,7 @@ def mesh_on(grid: Mesh, platform: str | None) -> Any:
 
 
 @contextlib.contextmanager
-def _enough_bits(dtype: str) -> Iterator[None]:
+def enough_bits(dtype: str) -> Iterator[None]:
     """Numbers of 64 bits where they are asked for, which JAX would make ones of 32 in silence."""
     import jax
 
