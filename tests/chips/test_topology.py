@@ -192,10 +192,27 @@ def test_gpus_stand_in_the_order_of_their_hosts():
     assert mesh_order(Topology.parse("h100:2x8"), Mesh.parse("x=4, y=4"))[7:9] == ((0, 7, 0), (1, 0, 0))
 
 
-@pytest.mark.parametrize("mesh", ["x=4", "x=16", "x=4, y=4"])
-def test_a_mesh_of_another_size_is_refused(mesh):
+@pytest.mark.parametrize("mesh", ["x=3", "x=7", "x=16", "x=4, y=4"])
+def test_a_mesh_of_a_size_that_has_no_place_is_refused(mesh):
     with pytest.raises(MeshError, match=r"multiply to 8, or a topology of \d+"):
-        mesh_order(Topology.parse("v5e:2x4"), Mesh.parse(mesh))
+        mesh_order(Topology.parse("v5e:2x4" if mesh != "x=3" else "v7x:2x2x1"), Mesh.parse(mesh))
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh", "expected"),
+    [
+        ("v5e:2x4", "x=4", {(0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 0)}),
+        ("v5e:4x4", "x=2", {(0, 0, 0), (0, 1, 0)}),
+        ("v5e:2x4", "x=3", {(0, 0, 0), (0, 1, 0), (0, 2, 0)}),
+        ("v7x:2x2x1", "x=2", {(0, 0, 0, 0), (0, 0, 0, 1)}),
+        ("v7x:2x2x1", "x=1", {(0, 0, 0, 0)}),
+        ("h100:2x8", "x=3", {(0, 0, 0), (0, 1, 0), (0, 2, 0)}),
+    ],
+)
+def test_a_smaller_mesh_takes_the_most_compact_block(text, mesh, expected):
+    order = mesh_order(Topology.parse(text), Mesh.parse(mesh))
+    assert len(order) == len(expected)
+    assert set(order) == expected
 
 
 # One link of a v5e: 4.5e10 bytes/s one way; of a v5p and a v7x 9e10, which the two devices of a v7x chip share.

@@ -38,21 +38,31 @@ def mesh_order(topology: Topology, mesh: Mesh) -> tuple[Position, ...]:
     >>> mesh_order(Topology.parse("v5e:2x2"), Mesh.parse("x=4"))
     ((0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 0))
 
+    A smaller mesh takes a block of the torus, or the first GPUs.
+
     Raises:
-        MeshError: the mesh has more or fewer devices than the topology.
+        MeshError: the mesh has more devices than the topology, or so many as no block of it has.
     """
-    if mesh.size != topology.size:
+    dimensions = (*topology.shape, topology.cores_per_chip)
+    if topology.kind == "gpu" and mesh.size <= topology.size:
+        return tuple(itertools.islice(itertools.product(*map(range, dimensions)), mesh.size))
+    if mesh.size < topology.size:
+        dimensions = _block(dimensions, mesh.size)
+    if mesh.size != math.prod(dimensions):
         raise MeshError(
             f"mesh {mesh} has {counted(mesh.size, 'device')}, and {topology} has {topology.size}: give axes whose sizes "
             f"multiply to {topology.size}, or a topology of {mesh.size}"
         )
-    dimensions = (*topology.shape, topology.cores_per_chip)
-    if topology.kind == "gpu":
-        return tuple(itertools.product(*map(range, dimensions)))
     sizes = [size for _, size in mesh.axes]
     shares = _whole(sizes, [_Part(d, size) for d, size in enumerate(dimensions) if size > 1]) or _split(sizes, dimensions)
     orders = [_order(parts, len(dimensions)) for parts in shares]
     return tuple(tuple(map(sum, zip(*steps, strict=True))) for steps in itertools.product(*orders))
+
+
+def _block(dimensions: Sequence[int], size: int) -> tuple[int, ...]:
+    """The most compact block of so many devices, with all cores of its chips where they divide; empty where there is none."""
+    blocks = [block for block in itertools.product(*(range(1, side + 1) for side in dimensions)) if math.prod(block) == size]
+    return min(blocks, key=lambda block: (-block[-1], sum(block)), default=())
 
 
 def _whole(sizes: Sequence[int], free: Sequence[_Part]) -> list[list[_Part]] | None:

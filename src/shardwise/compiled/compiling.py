@@ -165,4 +165,3 @@ def _known(kind: str) -> Hardware | None:
         return hardware.for_device_kind(kind)
     except HardwareError:
         return None
-

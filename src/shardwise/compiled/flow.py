@@ -10,7 +10,18 @@ from shardwise.compiled.hlo import Computation, Instruction, Module
 from shardwise.compiled.walk import Survey, inside
 
 # What hands an array on as it is, or as a view.
-HANDS_ON = ("bitcast", "copy", "get-tuple-element", "reshape", "transpose", "convert", "tuple", "copy-start", "copy-done", "slice")
+HANDS_ON = (
+    "bitcast",
+    "copy",
+    "get-tuple-element",
+    "reshape",
+    "transpose",
+    "convert",
+    "tuple",
+    "copy-start",
+    "copy-done",
+    "slice",
+)
 SEARCHED = 12  # instructions upwards or downwards to a line that an instruction without one belongs to
 _OPENS, _CLOSES = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 

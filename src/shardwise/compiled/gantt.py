@@ -25,7 +25,7 @@ def drawn(timeline: Timeline, width: int = 100) -> str:
         lines.append(f"{lane:<{margin}}" + _row([s for s in timeline.spans if s.lane == lane], timeline.step_seconds, columns))
     lines += _scale(timeline.step_seconds, margin, columns)
     legend = LEGEND + (", ~ trips not shown" if any(s.kind == "loop" for s in timeline.spans) else "")
-    lines += [f"{'':<{margin}}{legend}", totals(timeline)]
+    lines += [f"{'':<{margin}}{legend}", *textwrap.wrap(totals(timeline), width, subsequent_indent="  ")]
     for note in timeline.notes:
         lines += textwrap.wrap(f"assumed: {note}" if note == timeline.notes[0] else note, width, subsequent_indent="  ")
     return "\n".join(line.rstrip() for line in lines)
@@ -78,6 +78,7 @@ def _scale(step_seconds: float, margin: int, columns: int) -> list[str]:
     while (place := int(ticks * step / whole * columns)) < columns:
         ruler[place] = "|"
         text = f"{ticks * step:.6g}" + (" us" if not ticks else "")
-        numbers[place : place + len(text)] = text
+        if place + len(text) <= columns:
+            numbers[place : place + len(text)] = text
         ticks += 1
     return [" " * margin + "".join(ruler), " " * margin + "".join(numbers)[: columns + 2]]

@@ -17,7 +17,10 @@ FREE = (
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "partition-id", "replica-id", "after-all",
     "add-dependency", "optimization-barrier", "opt-barrier", "domain", "get-dimension-size",
 )  # fmt: skip
-FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "GlobalBarrier")
+FREE_CALLS = (
+    "AllocateBuffer", "ConcatBitcast", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "GlobalBarrier",
+    "PrepareAsyncCallStart", "PrepareAsyncCallDone",
+)  # fmt: skip
 HOST_SPACE = 5  # memory space of the host, of arrays that are offloaded
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _READS_A_PART = ("dynamic-slice", "slice", "gather")
@@ -69,7 +72,9 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
     if cycles and cores.clock_hz:
         return Kernel(cycles / cores.clock_hz, bool(made), flops, peak)
     if target and not made:
-        cores.note("a kernel written by hand: reckoned by the bytes that it takes and gives alone")
+        cores.note(
+            f"a custom call of {target[1]}: reckoned by the bytes that it takes and gives alone, its FLOPs are not known"
+        )
     moved = hbm_bytes(cores, home, instruction)
     seconds = max(peak, moved / cores.hardware.memory_speed(cores.mesh))
     if seconds == 0 and isinstance(cores.hardware.links, Torus) and _size(instruction.shape) > 4096:
@@ -90,6 +95,8 @@ def hbm_bytes(cores: Cores, home: Computation, instruction: Instruction) -> floa
                 _main_bytes(cores, home.by_name[name].shape) for name in instruction.operands[:1] if name in home.by_name
             )
             return min(whole, _size(instruction.shape)) + _main_bytes(cores, instruction.shape)
+        case opcode if opcode.endswith("-start"):
+            return _main_bytes(cores, instruction.shape)  # it lists what it takes and what it gives
         case "fusion":
             return _fusion_bytes(cores, home, instruction)
         case _:

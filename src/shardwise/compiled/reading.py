@@ -142,7 +142,7 @@ class _Reader:
             source=line,
             op_name=op_name,
             trips=trips,
-            asynchronous=closing is not None and "is_sync\":true" not in site.runs.attributes,
+            asynchronous=closing is not None and 'is_sync":true' not in site.runs.attributes,
             hidden_by=hidden if self.module.scheduled else (),
             held_bytes=held,
             name=opening.name,
@@ -199,7 +199,7 @@ class _Reader:
         for candidate in own:
             if (line := self.sources.line(candidate)) is not None:
                 return str(line), op_name, False
-        for candidate in (*site.flow.upwards(site.runs), *site.flow.downwards(closing), *reversed(site.visit.path)):
+        for candidate in (*site.flow.upwards(opening), *site.flow.downwards(closing), *reversed(site.visit.path)):
             if (line := self.sources.line(candidate)) is not None:
                 return str(line), op_name or metadata(candidate).get("op_name", ""), True
         return MADE_BY_THE_COMPILER, op_name, False
@@ -228,7 +228,9 @@ class _Reader:
 def _may_be_collective(opcode: str) -> bool:
     """Whether an opcode that is not known sounds like one: the next compiler's collectives must not go unseen."""
     plain = re.sub(r"-(start|update|done)$", "", opcode)
-    return plain not in (*KINDS, *RUNS) and any(word in plain for word in ("all-", "collective", "scatter-reduce", "reduce-scatter"))
+    return plain not in (*KINDS, *RUNS) and any(
+        word in plain for word in ("all-", "collective", "scatter-reduce", "reduce-scatter")
+    )
 
 
 def _wire_bytes(kind: str, n: int, held: float, groups: tuple[tuple[int, ...], ...]) -> float:

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from shardwise.compiled.facts import MADE_BY_THE_COMPILER, Collective
+from shardwise.compiled.findings import REPEATED
 from shardwise.errors import counted, one_line
 from shardwise.planning.explain import bytes_text, seconds_text
 
@@ -62,7 +63,9 @@ def _row(them: Sequence[Collective], timeline: Timeline | None) -> tuple[str, ..
 
 def _hidden(them: Sequence[Collective], timeline: Timeline | None) -> str:
     if timeline is not None:
-        return f"{100 * sum(map(timeline.hidden_share, them)) / len(them):.0f}%"
+        shares = [share for share in map(timeline.share, them) if share is not None]
+        moving = sum(share.transfer_seconds for share in shares)
+        return f"{100 * (1 - sum(share.exposed_seconds for share in shares) / moving):.0f}%" if moving else ""
     behind = sum(bool(c.hidden_by) for c in them)
     return "no" if not behind else f"{behind} of {len(them)}"
 
@@ -90,8 +93,18 @@ def _memory(audit: Audit) -> Iterator[str]:
 def _work(audit: Audit) -> Iterator[str]:
     work = audit.work
     if work.flops_per_device:
-        said = "" if work.repeated is None else f", {work.repeated:.3g} times what the function asks for"
-        yield f"work    {work.flops_per_device:.3g} FLOPs of products a device{said}"
+        repeated = work.repeated
+        said = "" if repeated is None else ", nothing twice" if abs(repeated - 1) < REPEATED - 1 else (
+            f", {repeated:.3g} times what the function asks for")  # fmt: skip
+        yield f"work    {_flops(work.flops_per_device)} of products a device{said}"
+
+
+def _flops(flops: float) -> str:
+    power = max((p for p in _POWERS if flops >= p), default=1.0)
+    return f"{flops / power:.3g} {_POWERS.get(power, '')}FLOPs"
+
+
+_POWERS = {1e3: "k", 1e6: "M", 1e9: "G", 1e12: "T", 1e15: "P"}
 
 
 def _time(timeline: Timeline | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A scheduled computation as a tape of steps: work, transfers that are issued and awaited, and loops. Times are whole femtoseconds."""
+"""A scheduled computation as a tape of steps, in whole femtoseconds: work, transfers issued and awaited, and loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwise.compiled.loops import trip_count
 from shardwise.compiled.sources import Sources
 from shardwise.compiled.traffic import traffic
 from shardwise.compiled.walk import SCHEDULES, Survey, survey, visits
-from shardwise.compiled.work import Workbook, products
+from shardwise.compiled.work import products
 
 PER_SECOND = 10**15  # whole numbers: a loop's trips are equal, and spans meet, exactly
 DMA = "memory"
@@ -95,6 +95,7 @@ class Recorder:
     survey: Survey
     sources: Sources
     tapes: dict[str, Tape] = field(default_factory=dict)
+    dones: dict[str, dict[str, Instruction]] = field(default_factory=dict)
 
     @property
     def module(self) -> Module:
@@ -165,8 +166,15 @@ class Recorder:
         else:
             yield Await(instruction.name)
 
+    def _done(self, home: Computation) -> dict[str, Instruction]:
+        """What ends each asynchronous start of a computation, by the start's name."""
+        if home.name not in self.dones:
+            ending = [i for i in home.instructions if i.opcode.endswith("-done")]
+            self.dones[home.name] = {name: instruction for instruction in ending for name in instruction.operands}
+        return self.dones[home.name]
+
     def _copy(self, home: Computation, instruction: Instruction) -> Issue:
-        done = next((i for i in home.instructions[:] if i.opcode.endswith("-done") and instruction.name in i.operands), None)
+        done = self._done(home).get(instruction.name)
         source = home.by_name.get(next(iter(instruction.operands), ""))
         result = done.shape if done is not None else instruction.shape
         moved = moved_bytes(self.cores, source.shape if source else result, result)
@@ -206,6 +214,3 @@ def record(cores: Cores, collectives: Sequence[Collective], routes: Mapping[str,
     once = {key: found[: max(1, len(found) // visited.get(key[0], 1))] for key, found in started.items()}
     recorder = Recorder(cores, once, routes, seen, Sources(module))
     return recorder.tape(module.entry) if module.entry else Tape("")
-
-
-__all__ = ["DMA", "PER_SECOND", "Await", "Enter", "Issue", "Step", "Tape", "Transfer", "Work", "Workbook", "record"]

@@ -29,7 +29,10 @@ _TPU_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no TPU is taken, so that several processes may compile at once
 }
+# What JAX reads when it first looks for plugins: the CUDA plugin gives itself up without all libraries that a GPU needs.
+_GPU_ENVIRONMENT = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 _REASON_CHARACTERS = 300
 
 
@@ -88,8 +91,13 @@ def devices_of(topology: Topology) -> tuple[jax.Device, ...]:
     topology = Topology.parse(topology)
     options = _tpu_options(topology) if topology.kind == "tpu" else _gpu_options(topology)
     try:
-        with _tpu_environment():
+        with _environment(topology.kind):
             return tuple(topologies.get_topology_desc(**options).devices)
+    except NotImplementedError as error:
+        raise HardwareError(
+            f"{topology}: JAX has started in this process without the compiler of these devices, which it gives up where it "
+            "finds no such device: set JAX_PLATFORMS=cpu in the environment before JAX is first used"
+        ) from error
     except Exception as error:  # of many types: those of the plugin, of JAX, of the operating system
         raise HardwareError(
             f"{topology}: the compiler describes no such devices: {reason(error)}\n"
@@ -145,8 +153,16 @@ def compile_for(lowered: jax.stages.Lowered, topology: Topology) -> jax.stages.C
     except MissingExtraError:
         raise
     except Exception as error:  # XLA's errors share no public type
-        way_out = "shard it further, or rematerialise" if "memory" in str(error).lower() else "see the cause above"
-        raise CompileError(f"{topology}: the compiler refuses: {reason(error)}\n{way_out}") from error
+        way_out = "\nshard it further, or rematerialise" if "memory" in str(error).lower() else ""
+        raise CompileError(f"{topology}: the compiler refuses: {reason(error)}{way_out}") from error
+
+
+def memory_bytes(compiled: jax.stages.Compiled) -> dict[str, int]:
+    """The bytes that a compiled program takes on each device: what they hold, and `peak`."""
+    found = compiled.memory_analysis()
+    parts = {"arguments": "argument_size", "results": "output_size", "aliased": "alias_size", "temporaries": "temp_size"}
+    parts |= {"code": "generated_code_size", "peak": "peak_memory"}
+    return {name: int(getattr(found, f"{field}_in_bytes")) for name, field in parts.items()}
 
 
 def reason(error: BaseException) -> str:
@@ -210,9 +226,10 @@ def _cuda_folder(topology: Topology) -> Path:
 
 
 @contextmanager
-def _tpu_environment() -> Iterator[None]:
-    """What libtpu needs while it is loaded, where the user has not said otherwise; afterwards all is as it was."""
-    added = {name: value for name, value in _TPU_ENVIRONMENT.items() if name not in os.environ}
+def _environment(kind: str) -> Iterator[None]:
+    """What a compiler needs while it is loaded, where the user has not said otherwise; afterwards all is as it was."""
+    wanted = _TPU_ENVIRONMENT if kind == "tpu" else _GPU_ENVIRONMENT
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
     if "TPU_HOST_BOUNDS" in os.environ:
         added.pop("TPU_ACCELERATOR_TYPE", None)
     os.environ.update(added)

@@ -193,7 +193,7 @@ def _notes(cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[st
     """What is assumed, and what could not be known."""
     hardware, mesh = cores.hardware, cores.mesh
     where = "; ".join(route.says for route in routes.values()) if routes else assumptions(hardware, mesh)
-    clock = f"cycles at {cores.clock_hz / 1e9:g} GHz" if cores.clock_hz else "no clock is known: a roofline for every kernel"
+    clock = f"cycles at {cores.clock_hz / 1e9:g} GHz" if cores.clock_hz else "no clock is known, a roofline for every kernel"
     memory = f"main memory {cores.hardware.memory_speed(mesh):.3g} bytes/s"
     notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]
     if not cores.launch_seconds:

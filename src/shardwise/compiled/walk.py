@@ -52,15 +52,15 @@ def visits(module: Module, seen: Survey, unread: list[Unread]) -> Iterator[Visit
         pending += reversed(inner)
 
 
-def _entered(
-    module: Module, seen: Survey, visit: Visit, instruction: Instruction, unread: list[Unread]
-) -> Iterator[Visit]:
+def _entered(module: Module, seen: Survey, visit: Visit, instruction: Instruction, unread: list[Unread]) -> Iterator[Visit]:
     trips = visit.trips
     talks = seen.talks(instruction)
     if instruction.opcode == "while":
         turns = trip_count(module, visit.computation, instruction)
         if turns is None and talks:
-            unread.append(Unread(instruction.line, instruction.name, "the trips of this loop are not known, it is counted once"))
+            unread.append(
+                Unread(instruction.line, instruction.name, "the trips of this loop are not known, it is counted once")
+            )
         trips = None if turns is None or trips is None else trips * turns
     elif instruction.opcode == "conditional" and talks:
         why = "which branch runs is not known, the collectives of each are counted"
