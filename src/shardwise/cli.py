@@ -158,6 +158,10 @@ def _call_options(parser: argparse.ArgumentParser) -> None:
         help='the types of the arguments, as "bfloat16[8192@x,1024] int32[]", or module:function that returns them',
     )  # fmt: skip
     parser.add_argument("--mesh", default="", metavar="x=4,y=2", help="mesh axes and their sizes")
+    parser.add_argument(
+        "--axis-types", choices=["explicit", "auto"],
+        help="of the mesh: explicit, as jax.make_mesh makes them (default), or auto: the compiler chooses layouts",
+    )  # fmt: skip
 
 
 def _platform_option(parser: argparse.ArgumentParser) -> None:

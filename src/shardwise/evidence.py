@@ -29,8 +29,7 @@ COMPILERS = {
 def audit(options: argparse.Namespace) -> int:
     """Compile a function for the devices at hand, and show what came out."""
     _check_forms(options)
-    made = Made(options.function, options.args, options.mesh, platform=options.platform or "")
-    return _show(compiled(made), options)
+    return _show(compiled(made_by(options.function, options)), options)
 
 
 def rehearse(options: argparse.Namespace) -> int:
@@ -40,7 +39,13 @@ def rehearse(options: argparse.Namespace) -> int:
         return _show(_planned(options), options)
     if options.sizes:
         raise ShardwiseError(f"--sizes belong to an equation, and {options.function} is a function: give its --args")
-    return _show(compiled(Made(options.function, options.args, options.mesh, on=options.on)), options)
+    return _show(compiled(made_by(options.function, options)), options)
+
+
+def made_by(function: str, options: argparse.Namespace) -> Made:
+    """How the command line says that a function is compiled."""
+    given = {name: getattr(options, name, None) or "" for name in ("args", "mesh", "axis_types", "on", "platform")}
+    return Made(function, **given)
 
 
 def compiled(made: Made, folder: str | Path | None = None, devices: int | None = None) -> Any:
@@ -75,11 +80,12 @@ def _mesh(grid: Mesh | None, made: Made) -> Any:
     """The mesh of the devices at hand, or one without devices for a rehearsal."""
     if grid is None:
         return None
-    if not made.on:
-        return mesh_on(grid, made.platform)
-    from shardwise.compiled.targets import mesh_of
+    from jax.sharding import AbstractMesh, AxisType
 
-    return mesh_of(made.on, grid)
+    kind = AxisType.Auto if made.axis_types == "auto" else AxisType.Explicit
+    if not made.on:
+        return mesh_on(grid, made.platform, kind)
+    return AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=(kind,) * len(grid.axes))
 
 
 def _compile(function: Any, args: tuple[Any, ...], mesh: Any, on: str) -> Any:

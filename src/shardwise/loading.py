@@ -157,7 +157,7 @@ def shape_structs(text: str, mesh: Any = None) -> tuple[Any, ...]:
 
     >>> import shardwise as sw
     >>> shape_structs("bfloat16[8@x,4] int32[]", sw.make_mesh("x=4"))[0].sharding.spec
-    PartitionSpec('x', None)
+    P('x', None)
 
     Raises:
         NotationError: the text is no types.

@@ -13,7 +13,7 @@ from shardwise.compiled import lock
 from shardwise.compiled.drift import difference, report, versions_lines
 from shardwise.compiled.lock import Entry, Lock, Made
 from shardwise.errors import CompileError, FileError, ShardwiseError, counted, did_you_mean, one_line
-from shardwise.evidence import compiled, versions
+from shardwise.evidence import compiled, made_by, versions
 from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
 
@@ -44,7 +44,11 @@ def _one_file(files: list[str], options: argparse.Namespace) -> Path:
 
 
 def _refuse_making(options: argparse.Namespace) -> None:
-    given = [f"--{name}" for name in ("args", "mesh", "on", "platform", "name") if getattr(options, name)]
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("args", "mesh", "axis_types", "on", "platform", "name")
+        if getattr(options, name)
+    ]
     if given:
         raise ShardwiseError(
             f"{', '.join(given)}: --check and --update compile as the lock file says; lock a function anew without them"
@@ -60,11 +64,7 @@ def _lock_functions(path: Path, functions: list[str], options: argparse.Namespac
     if not path.absolute().parent.is_dir():
         raise FileError(f"{path}: there is no folder {path.parent}")
     held = lock.read(path) if path.exists() else Lock()
-    made = [
-        (options.name or name, Made(name, options.args, options.mesh, options.on or "", options.platform or ""))
-        for name in functions
-    ]
-    entries = [_entry(name, how, path) for name, how in made]
+    entries = [_entry(options.name or function, made_by(function, options), path) for function in functions]
     _write(path, held, entries)
     return 0
 

@@ -157,7 +157,7 @@ def choose_devices(count: int, platform: str | None) -> None:
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
 
 
-def mesh_on(grid: Mesh, platform: str | None) -> Any:
+def mesh_on(grid: Mesh, platform: str | None, axis_types: Any = None) -> Any:
     """A mesh on the devices that are there.
 
     Raises:
@@ -166,7 +166,7 @@ def mesh_on(grid: Mesh, platform: str | None) -> Any:
     from shardwise.runtime.devices import make_mesh
 
     try:
-        mesh = make_mesh(grid)
+        mesh = make_mesh(grid, axis_types=axis_types)
     except ShardwiseError:
         raise
     except (RuntimeError, AssertionError) as error:  # JAX asserts where it finds no backend of the platform

@@ -61,7 +61,7 @@ memories = st.builds(Memory, counts, counts, counts, counts)
 entries = st.builds(
     Entry, texts, texts, texts, st.lists(rows, max_size=4).map(lambda found: tuple(sorted(found, key=lock.row_order))),
     st.none() | memories, counts, st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(sorted(found.items()))),
-    st.none() | st.builds(Made, texts, texts, texts, texts, texts),
+    st.none() | st.builds(Made, *[texts] * 6),
 )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ class Model:
 
 SIZE = 3
 """
+DEVICES = jax.devices()  # JAX starts here with the eight of the tests: the first command would start it with its own
 ARGS = ("--args", "float32[8@x,4]", "--mesh", "x=4")
 
 
@@ -120,6 +121,14 @@ def test_audit_as_json(module, capsys):
     assert each["wire_bytes"] == found["total_wire_bytes"] == 24
     assert each["source"].endswith(f"{module}.py:10")
     assert found["memory"]["arguments"] == 32
+
+
+def test_axes_may_be_left_to_the_compiler(module, capsys):
+    split = (f"{module}:product", "--args", "f32[8,4@x] f32[4@x,8]", "--mesh", "x=4")
+    assert main(["audit", *split]) == 2
+    assert "Contracting dimensions are sharded" in said(capsys)
+    assert main(["audit", *split, "--axis-types", "auto"]) == 0
+    assert "all-reduce" in capsys.readouterr().out
 
 
 def test_audit_of_a_timeline(module, capsys):

@@ -60,6 +60,7 @@ class Made:
     function: str
     args: str = ""
     mesh: str = ""
+    axis_types: str = ""
     on: str = ""
     platform: str = ""
 
