@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from shardwise.chips.topology import Topology
 from shardwise.compiled.lock import Made
-from shardwise.errors import FileError, ShardwiseError
+from shardwise.errors import AuditMismatchError, DeviceError, FileError, ShardwiseError
 from shardwise.loading import arguments, check_call, load_function
 from shardwise.mesh import Mesh
 from shardwise.session import WIDE, choose_devices, enough_bits, mesh_on, progress
 
+MOST_SIMULATED = 512
 # The packages that hold the compiler, by what a target begins with; of several the first one installed.
 COMPILERS = {
     "tpu": ("libtpu",),
@@ -36,7 +38,8 @@ def rehearse(options: argparse.Namespace) -> int:
     """Compile a function, or the plan of an equation, for devices that are not attached, and show what came out."""
     _check_forms(options)
     if _is_equation(options.function):
-        return _show(_planned(options), options)
+        found, plan = _planned(options)
+        return _show(found, options, plan)
     if options.sizes:
         raise ShardwiseError(f"--sizes belong to an equation, and {options.function} is a function: give its --args")
     return _show(compiled(made_by(options.function, options)), options)
@@ -48,18 +51,18 @@ def made_by(function: str, options: argparse.Namespace) -> Made:
     return Made(function, **given)
 
 
-def compiled(made: Made, folder: str | Path | None = None, devices: int | None = None) -> Any:
+def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False) -> Any:
     """Compile a function as the command line says it: for the devices at hand, or for those of `made.on`.
 
     Args:
         folder: where modules are looked for beside the current folder.
-        devices: how many the host appears as, where that is more than the mesh has.
+        started: the devices have been chosen already (`start`).
     """
     grid = Mesh.parse(made.mesh) if made.mesh else None
     with users_output_aside():
         with progress("starting JAX"):
-            if not made.on and (grid is not None or made.platform):
-                choose_devices(devices or (grid.size if grid is not None else 1), made.platform)
+            if not started:
+                start([made])
             function = load_function(made.function, folder)
         mesh = _mesh(grid, made)
         args = arguments(made.args, mesh, folder) if made.args else ()
@@ -74,6 +77,32 @@ def _widest(args: tuple[Any, ...]) -> str:
 
     names = (str(getattr(leaf, "dtype", "")) for leaf in jax.tree.leaves(args))
     return next((name for name in names if name in WIDE), "")
+
+
+def start(what: Iterable[Made]) -> None:
+    """Choose devices, before JAX starts, that serve to compile all of these.
+
+    A rehearsal takes none of this machine's accelerators; a function that makes a mesh of all devices by itself finds as
+    many simulated ones as the cluster has, up to `MOST_SIMULATED`.
+
+    Raises:
+        ShardwiseError: they are for different platforms, or JAX runs already with other devices.
+    """
+    here, away = [made for made in what if not made.on], [made for made in what if made.on]
+    platforms = {made.platform: made.function for made in here if made.platform}
+    if len(platforms) > 1:
+        raise ShardwiseError(
+            f"one process cannot compile for the platforms {' and '.join(sorted(platforms))} at once: name the functions of "
+            f"one, as shardwise lock --check {next(iter(platforms.values()))}"
+        )
+    count = max((Mesh.parse(made.mesh).size for made in here if made.mesh), default=1)
+    if here:
+        if platforms or any(made.mesh for made in here):
+            choose_devices(count, next(iter(platforms), None))
+        return
+    sizes = [Topology.parse(made.on).size for made in away]
+    with contextlib.suppress(DeviceError):  # JAX runs already: its devices are left as they are
+        choose_devices(max((size for size in sizes if size <= MOST_SIMULATED), default=1), "cpu")
 
 
 def _mesh(grid: Mesh | None, made: Made) -> Any:
@@ -120,19 +149,11 @@ def _is_equation(text: str) -> bool:
     return "->" in text or "→" in text
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    equation: str
-    sizes: dict[str, int]
-    mesh: str
-
-
-def _planned(options: argparse.Namespace) -> Any:
-    """The audit of the best plan of an equation."""
+def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
+    """The audit of the best plan of an equation, and the plan."""
     import jax
 
     from shardwise import api
-    from shardwise.chips.topology import Topology
     from shardwise.compiled import compiling
     from shardwise.compiled.targets import mesh_of
     from shardwise.notation import parse, parse_sizes
@@ -146,6 +167,7 @@ def _planned(options: argparse.Namespace) -> Any:
     plan = api.plan(
         options.function, sizes=sizes, mesh=options.mesh, hardware=options.hardware or topology.chip, dtype=options.dtype
     )
+    start([Made(options.function, on=options.on)])
     mesh = mesh_of(options.on, options.mesh)
     structs = [
         jax.ShapeDtypeStruct(
@@ -155,7 +177,8 @@ def _planned(options: argparse.Namespace) -> Any:
         for operand in parse(options.function).on(Mesh.parse(options.mesh)).operands
     ]  # fmt: skip
     with progress("compiling the plan"):
-        return compiling.rehearse(plan.function(mesh), *structs, on=options.on, mesh=mesh)
+        found = compiling.rehearse(plan.function(mesh), *structs, on=options.on, mesh=mesh)
+    return dataclasses.replace(found, name=options.function), plan
 
 
 # Showing.
@@ -168,7 +191,8 @@ def _check_forms(options: argparse.Namespace) -> None:
         raise FileError(f"--trace {options.trace}: there is no folder {Path(options.trace).parent}")
 
 
-def _show(found: Any, options: argparse.Namespace) -> int:
+def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
+    """Print an audit; of a plan also whether it was compiled as planned: 1 where it was not."""
     from shardwise.compiled.export import facts
 
     timeline = found.timeline(options.hardware) if options.timeline or options.trace else None
@@ -177,10 +201,23 @@ def _show(found: Any, options: argparse.Namespace) -> int:
             timeline.save(options.trace)
         except OSError as error:
             raise FileError(f"--trace {options.trace}: cannot be written: {error.strerror or error}") from None
+    differs = None if plan is None else _differs(found, plan)
     if options.json:
-        print(json.dumps(facts(found), ensure_ascii=False, indent=2))
+        certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
+        print(json.dumps(facts(found) | certificate, ensure_ascii=False, indent=2))
     elif options.timeline:
         print(timeline)
     else:
         print(found)
-    return 0
+        if plan is not None:
+            print("\n" + (differs or "compiled as planned: the same collectives, axes and bytes"))
+    return 1 if differs else 0
+
+
+def _differs(found: Any, plan: Any) -> str:
+    """How the compiled program differs from the plan; empty where it does not."""
+    try:
+        found.assert_matches(plan)
+    except AuditMismatchError as error:
+        return str(error)
+    return ""

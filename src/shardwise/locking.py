@@ -6,15 +6,13 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from shardwise.compiled import lock
 from shardwise.compiled.drift import difference, report, versions_lines
 from shardwise.compiled.lock import Entry, Lock, Made
-from shardwise.errors import CompileError, FileError, ShardwiseError, counted, did_you_mean, one_line
-from shardwise.evidence import compiled, made_by, versions
-from shardwise.mesh import Mesh
+from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, one_line
+from shardwise.evidence import compiled, made_by, start, versions
 from shardwise.planning.explain import bytes_text
 
 FILE = "comms.lock"
@@ -64,14 +62,16 @@ def _lock_functions(path: Path, functions: list[str], options: argparse.Namespac
     if not path.absolute().parent.is_dir():
         raise FileError(f"{path}: there is no folder {path.parent}")
     held = lock.read(path) if path.exists() else Lock()
-    entries = [_entry(options.name or function, made_by(function, options), path) for function in functions]
+    made = [made_by(function, options) for function in functions]
+    start(made)
+    entries = [_entry(options.name or how.function, how, path) for how in made]
     _write(path, held, entries)
     return 0
 
 
-def _entry(name: str, made: Made, path: Path, devices: int | None = None) -> Entry:
+def _entry(name: str, made: Made, path: Path) -> Entry:
     folder = path.absolute().parent
-    audit = compiled(made, folder, devices)
+    audit = compiled(made, folder, started=True)
     return lock.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
 
 
@@ -94,8 +94,7 @@ def _again(path: Path, functions: list[str], *, update: bool) -> int:
     """Compile what is locked again, and compare or overwrite."""
     held = lock.read(path)
     chosen = _chosen(held, functions)
-    _check_platforms(chosen)
-    devices = max((Mesh.parse(e.made.mesh).size for e in chosen if e.made and e.made.mesh and not e.made.on), default=1)
+    start([entry.made for entry in chosen if entry.made is not None])
     fresh: list[Entry] = []
     failed = drifted = 0
     for old in chosen:
@@ -103,7 +102,7 @@ def _again(path: Path, functions: list[str], *, update: bool) -> int:
             print(f"{one_line(old.key)}: made by a test, which holds to it; not compiled here")
             continue
         try:
-            new = _entry(old.name, old.made, path, devices)
+            new = _entry(old.name, old.made, path)
         except ShardwiseError as error:
             failed += 1
             print(f"shardwise: {one_line(old.key)}: {error}", file=sys.stderr)
@@ -131,15 +130,6 @@ def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:
         entry for entry in held.entries
         if not functions or entry.name in functions or (entry.made is not None and entry.made.function in functions)
     )  # fmt: skip
-
-
-def _check_platforms(entries: Iterable[Entry]) -> None:
-    platforms = {entry.made.platform: entry for entry in entries if entry.made and entry.made.platform}
-    if len(platforms) > 1:
-        raise CompileError(
-            f"one process cannot compile for the platforms {' and '.join(sorted(platforms))} at once: name those of one, "
-            f"as shardwise lock --check {next(iter(platforms.values())).made.function}"  # type: ignore[union-attr]
-        )
 
 
 def _compare(held: Lock, old: Entry, new: Entry) -> bool:
