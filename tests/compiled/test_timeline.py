@@ -113,6 +113,8 @@ def test_on_a_line_a_ring_goes_back_over_all_links_unless_routes_say_better():
     ring = replayed(body, mesh="x=8", routes=snake)
     assert ring.step_seconds == pytest.approx(MOVE)
     assert "laid through 2 x 4" in ring.notes[0]
+    tour = {"x": Route(8, 2 * LINK, 4, False, "x a line of 2 x line of 4")}  # round a grid and back to the start
+    assert replayed(body, mesh="x=8", routes=tour).step_seconds == ring.step_seconds
 
 
 def test_parts_of_an_axis_share_the_links_between_them():

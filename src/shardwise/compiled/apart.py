@@ -20,6 +20,7 @@ from jax.sharding import AxisType
 
 import shardwise
 from shardwise.chips.topology import Topology
+from shardwise.compiled.facts import MemoryUse
 from shardwise.compiled.homing import at_home, untraced, written_mesh
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError, ShardwiseError
 from shardwise.mesh import Mesh
@@ -30,10 +31,10 @@ _ERRORS = {error.__name__: error for error in (CompileError, HardwareError, Mesh
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """What came back: the compiled text, the bytes it takes on a device, and the arguments taken as replicated."""
+    """What came back: the compiled text, what it takes of a device's memory, and the arguments taken as replicated."""
 
     text: str
-    memory_bytes: dict[str, int]
+    memory: MemoryUse | None
     replicated: tuple[str, ...]
 
 
@@ -74,7 +75,8 @@ def compile_apart(
         answer = _asked(folder, topology, timeout_seconds)
     if "error" in answer:
         raise _ERRORS.get(answer["error"], CompileError)(answer["message"])
-    return Apart(answer["text"], answer["memory_bytes"], replicated)
+    memory = MemoryUse(**answer["memory"]) if answer["memory"] else None
+    return Apart(answer["text"], memory, replicated)
 
 
 def _abstract_mesh(topology: Topology, args: Any, axes: Any) -> jax.sharding.AbstractMesh:

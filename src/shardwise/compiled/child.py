@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shardwise.chips.topology import Topology
 from shardwise.compiled.apart import ANSWER, PROGRAM, REQUEST
-from shardwise.compiled.targets import compile_for, memory_bytes, mesh_of, reason
+from shardwise.compiled.targets import compile_for, memory_of, mesh_of, reason
 from shardwise.errors import ShardwiseError
 
 
@@ -30,7 +31,8 @@ def answer(folder: Path) -> dict[str, Any]:
     ]
     with jax.set_mesh(mesh):
         compiled = compile_for(jax.jit(program.call).lower(*args), topology)
-    return {"text": compiled.as_text(), "memory_bytes": memory_bytes(compiled)}
+    memory = memory_of(compiled)
+    return {"text": compiled.as_text(), "memory": dataclasses.asdict(memory) if memory else None}
 
 
 def _spec(written: dict[str, Any]) -> PartitionSpec:

@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 
 from shardwise.chips import Hardware, hardware
+from shardwise.chips.placing import mesh_order, physical_routes
+from shardwise.chips.topology import Topology
+from shardwise.compiled.apart import compile_apart
 from shardwise.compiled.audit import Audit, audit_text
-from shardwise.compiled.facts import MemoryUse
+from shardwise.compiled.homing import jitted, lower_on, untraced, written_mesh
 from shardwise.compiled.needed import needed_flops
-from shardwise.compiled.targets import reason
-from shardwise.errors import CompileError, HardwareError, ShardwiseError, one_line
+from shardwise.compiled.targets import compile_for, memory_of, mesh_of, reason
+from shardwise.errors import CompileError, HardwareError, ShardwiseError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, make_mesh
 
 _MESH_IN_TEXT = re.compile(r"sdy\.mesh\s+@\S+\s*=\s*<\[([^\]]*)\]")
+SHOWN_ARGUMENTS = 8
 _AXIS_IN_TEXT = re.compile(r'"([^"]+)"=(\d+)')
 
 
@@ -44,7 +48,7 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
     """
     mesh = make_mesh(mesh) if mesh is not None and not isinstance(mesh, AnyMesh) else mesh
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
-        traced = trace(function, args)
+        traced = traced_here(function, args)
         lowered = traced.lower()
     compiled = compile_here(lowered)
     grid = _grid(mesh, args, lowered)
@@ -61,26 +65,91 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
     )
 
 
-def trace(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def rehearse(
+    function: Callable[..., Any], *args: Any, on: Any, mesh: Any = None, isolated: bool = False
+) -> Audit:  # fmt: skip
+    """Compile a function with the real compiler of devices that are not attached, and read what it made; nothing is run.
+
+    >>> import jax, jax.numpy as jnp
+    >>> a = jax.ShapeDtypeStruct((8192, 1024), jnp.bfloat16)
+    >>> found = rehearse(lambda a: a @ a.T, a, on="v5e:2x4")
+    >>> found.target, str(found.mesh), found.collectives, found.notes
+    ('v5e:2x4', 'x=8', (), ('arguments without a layout are taken as replicated: [0]',))
+
+    Args:
+        function: jitted or plain. While it is traced the mesh is in force (`jax.set_mesh`); one that holds on to another
+            mesh of as many devices is traced there and moved.
+        args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`; their layouts are kept, on the new mesh.
+        on: a TPU slice as `"v5e:2x4"`, `"v5p:4x4x4"`, `"v7x:2x2x1"`, or GPUs as `"h100:8"`, `"h100:2x8"` (hosts x GPUs).
+        mesh: `"x=4, y=2"`; by default the axes of the mesh that the arguments lie on, or one axis x over all devices.
+        isolated: compile in a child process; this one then loads no compiler for TPUs or GPUs.
+
+    Raises:
+        CompileError: the function cannot be traced, or the compiler refuses; the cause is their own error.
+        HardwareError: a topology that is not known; MeshError: axes that do not fit it.
+        MissingExtraError: the compiler is not installed; the message names the extra.
+    """
+    topology = Topology.parse(on)
+    if not callable(function):
+        raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
+    written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
+    axes = mesh if mesh is not None else written
+    grid = Mesh((("x", topology.size),)) if axes is None else Mesh.parse(axes)
+    needed: float | None = None
+    if isolated:
+        apart = compile_apart(function, args, topology, axes)
+        text, memory, replicated, moved = apart.text, apart.memory, apart.replicated, False
+    else:
+        placed = mesh_of(topology, grid, axis_types=_types(grid, written))
+        lowering = lower_on(function, args, placed)
+        compiled = compile_for(lowering.lowered, topology)
+        text, memory = compiled.as_text() or "", memory_of(compiled)
+        replicated, moved = lowering.replicated, lowering.moved
+        needed = None if lowering.traced is None else needed_flops(lowering.traced.jaxpr.jaxpr)
+    chip = None if topology.chip is None else hardware(topology.chip)
+    return audit_text(
+        text,
+        name=name_of(function),
+        target=str(topology),
+        mesh=grid,
+        hardware=chip,
+        memory=memory,
+        needed=needed,
+        notes=tuple(_notes(replicated, moved)),
+        topology=topology,
+        routes=None if chip is None or topology.kind == "gpu" else physical_routes(topology, mesh_order(topology, grid), grid),
+    )
+
+
+def _types(grid: Mesh, written: AnyMesh | None) -> tuple[AxisType, ...] | None:
+    """The axis types that the function was written for, where a mesh says them."""
+    known = {} if written is None else dict(zip(written.axis_names, written.axis_types, strict=True))
+    return tuple(known.get(name, AxisType.Explicit) for name in grid.names) if known else None
+
+
+def _notes(replicated: tuple[str, ...], moved: bool) -> Iterator[str]:
+    if replicated:
+        shown = ", ".join(replicated[:SHOWN_ARGUMENTS]) + (
+            f" and {len(replicated) - SHOWN_ARGUMENTS} more" if len(replicated) > SHOWN_ARGUMENTS else "")  # fmt: skip
+        yield f"arguments without a layout are taken as replicated: {shown}"
+    if moved:
+        yield "the function holds on to another mesh: it was traced there and moved; what it donates is not known"
+
+
+def traced_here(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Trace a function, jitted if it is not yet.
 
     Raises:
-        CompileError: it cannot be traced; the message holds the first line of its own error, which is the cause.
+        CompileError: it cannot be traced; with its own error, and the line.
     """
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
-    jitted = function if hasattr(function, "trace") and hasattr(function, "lower") else jax.jit(function)
     try:
-        return jitted.trace(*args)  # type: ignore[attr-defined]
+        return jitted(function).trace(*args)
     except ShardwiseError:
         raise
     except Exception as error:  # whatever the user's code raises
-        said = next((text for text in str(error).splitlines() if text.strip()), "")
-        where = _line_of(error)
-        raise CompileError(
-            f"{name_of(function)} cannot be traced{where}: {type(error).__name__}: {one_line(said)}\n"
-            "run it on small arrays first, as sw.check does; its own error is the cause above"
-        ) from error
+        raise CompileError(untraced(function, error)) from error
 
 
 def compile_here(lowered: Any) -> Any:
@@ -101,33 +170,6 @@ def name_of(function: Any) -> str:
         function = function.func if isinstance(function, functools.partial) else function.__wrapped__
     name = getattr(function, "__name__", type(function).__name__)
     return "a lambda" if name == "<lambda>" else name
-
-
-def memory_of(compiled: Any) -> MemoryUse | None:
-    """What one device needs, as the compiler says; None where it does not."""
-    try:
-        stats = compiled.memory_analysis()
-    except Exception:  # not every backend has it
-        return None
-    if stats is None:
-        return None
-    arguments, outputs = int(stats.argument_size_in_bytes), int(stats.output_size_in_bytes)
-    temporaries, aliased = int(stats.temp_size_in_bytes), int(stats.alias_size_in_bytes)
-    whole = arguments + outputs - aliased + temporaries
-    return MemoryUse(arguments, outputs, temporaries, aliased, int(stats.generated_code_size_in_bytes), whole)
-
-
-def _line_of(error: BaseException) -> str:
-    """The user's line that an error comes from: the innermost one outside of libraries."""
-    from shardwise.compiled.sources import is_users
-
-    frame, found = error.__traceback__, ""
-    while frame is not None:
-        file = frame.tb_frame.f_code.co_filename
-        if is_users(file):
-            found = f" ({file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.tb_lineno})"
-        frame = frame.tb_next
-    return found
 
 
 def _grid(mesh: Any, args: tuple[Any, ...], lowered: Any) -> Mesh:

@@ -29,12 +29,14 @@ class Lowering:
     Attributes:
         lowered: ready for `compile`.
         replicated: paths of the arguments that said no layout on a mesh, and are taken as replicated.
+        traced: what was lowered; None for a function that was moved.
         moved: whether the function holds on to another mesh and was traced there. What it donates is then not known.
     """
 
     lowered: jax.stages.Lowered
     replicated: tuple[str, ...] = ()
     moved: bool = False
+    traced: Any = None
 
 
 def at_home(args: Any, mesh: AnyMesh) -> tuple[Any, tuple[str, ...]]:
@@ -96,7 +98,8 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], mesh: jax.shar
     homed, replicated = at_home(args, mesh)
     try:
         with jax.set_mesh(mesh):
-            return Lowering(_jitted(function).lower(*homed), replicated)
+            traced = jitted(function).trace(*homed)
+            return Lowering(traced.lower(), replicated, traced=traced)
     except Exception as error:  # whatever the user's function raises
         moved = _lower_moved(function, args, homed, mesh)
         if isinstance(moved, jax.stages.Lowered):
@@ -124,7 +127,7 @@ def _lower_moved(function: Callable[..., Any], args: Any, homed: Any, mesh: jax.
     raised = []
     for candidate in (args, unplaced):
         try:
-            exported = export.export(_jitted(function), platforms=[platform])(*candidate)
+            exported = export.export(jitted(function), platforms=[platform])(*candidate)
             with jax.set_mesh(mesh):
                 return jax.jit(exported.call).lower(*homed)
         except Exception as error:  # the caller tells it
@@ -146,7 +149,8 @@ def export_platform(platform: str) -> str:
     return "cuda" if platform == "gpu" else platform
 
 
-def _jitted(function: Callable[..., Any]) -> Any:
+def jitted(function: Callable[..., Any]) -> Any:
+    """The function, jitted if it is not yet."""
     return function if hasattr(function, "trace") and hasattr(function, "lower") else jax.jit(function)
 
 

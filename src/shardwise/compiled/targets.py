@@ -19,6 +19,7 @@ from jax.sharding import AxisType
 
 from shardwise.chips.placing import Position, mesh_order
 from shardwise.chips.topology import Topology
+from shardwise.compiled.facts import MemoryUse
 from shardwise.errors import CompileError, HardwareError, MissingExtraError, one_line
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import checked_types
@@ -157,12 +158,15 @@ def compile_for(lowered: jax.stages.Lowered, topology: Topology) -> jax.stages.C
         raise CompileError(f"{topology}: the compiler refuses: {reason(error)}{way_out}") from error
 
 
-def memory_bytes(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """The bytes that a compiled program takes on each device: what they hold, and `peak`."""
-    found = compiled.memory_analysis()
-    parts = {"arguments": "argument_size", "results": "output_size", "aliased": "alias_size", "temporaries": "temp_size"}
-    parts |= {"code": "generated_code_size", "peak": "peak_memory"}
-    return {name: int(getattr(found, f"{field}_in_bytes")) for name, field in parts.items()}
+def memory_of(compiled: jax.stages.Compiled) -> MemoryUse | None:
+    """What a compiled program needs on each device, as the compiler says; None where it does not."""
+    stats = compiled.memory_analysis()
+    if stats is None:
+        return None
+    arguments, outputs, temporaries, aliased, code = (
+        int(getattr(stats, f"{name}_size_in_bytes")) for name in ("argument", "output", "temp", "alias", "generated_code")
+    )
+    return MemoryUse(arguments, outputs, temporaries, aliased, code, arguments + outputs - aliased + temporaries)
 
 
 def reason(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.chips import Hardware
+from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.hlo import Module
@@ -192,10 +192,15 @@ def _shares(run: Run, collectives: Sequence[Collective]) -> tuple[Share, ...]:
 def _notes(cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[str, Route] | None) -> list[str]:
     """What is assumed, and what could not be known."""
     hardware, mesh = cores.hardware, cores.mesh
-    where = "; ".join(route.says for route in routes.values()) if routes else assumptions(hardware, mesh)
+    where = assumptions(hardware, mesh)
+    if routes and isinstance(hardware.links, Torus):
+        said = "; ".join(route.says for route in routes.values())
+        where = f"torus: {said}; links of {hardware.links.bytes_per_s.value:.3g} bytes/s each way"
     clock = f"cycles at {cores.clock_hz / 1e9:g} GHz" if cores.clock_hz else "no clock is known, a roofline for every kernel"
     memory = f"main memory {cores.hardware.memory_speed(mesh):.3g} bytes/s"
     notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]
+    if isinstance(hardware.links, Torus) and mesh.size > 1:
+        notes.append("devices next to each other along an axis are taken as linked: no permute goes round about")
     if not cores.launch_seconds:
         notes.append("starting a kernel costs nothing: no figure is known")
     notes += [text + (f" ({count} places)" if count > 1 else "") for text, count in cores.notes.items()]

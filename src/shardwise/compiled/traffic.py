@@ -137,13 +137,23 @@ def _permute(collective: Collective, torus: Torus, per_chip: int, mesh: Mesh, ta
     hops, worst = 0, 0.0
     for axis in collective.axes:
         route = table[axis]
-        reach = route.size // 2 if route.wraps else route.size - 1
+        closes = closes_to_a_ring(route, link)
+        reach = route.size // 2 if closes else route.size - 1
         stride = max(1, route.hops // max(reach, 1))  # devices of other axes that stand between two of this one
-        loads, farthest = link_loads(collective.groups, mesh, axis, route.wraps)
+        loads, farthest = link_loads(collective.groups, mesh, axis, closes)
         lanes += [f"{axis}{way}" for way, load in zip("+-", loads, strict=True) if load]
         worst = max(worst, max(loads) * stride)
         hops += farthest * stride
     return Traffic(tuple(lanes), torus.hop_seconds.value * hops + worst * collective.held_bytes / link)
+
+
+def closes_to_a_ring(route: Route, link_bytes_per_s: float) -> bool:
+    """Whether the last device of an axis is linked to its first.
+
+    One that has two links into each device and does not wrap goes through several dimensions; a tour of a grid with
+    an even side comes back to its start.
+    """
+    return route.wraps or (route.size % 2 == 0 and route.bytes_per_s >= 2 * link_bytes_per_s)
 
 
 @functools.lru_cache(maxsize=1024)
