@@ -195,10 +195,9 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     """Print an audit; of a plan also whether it was compiled as planned: 1 where it was not."""
     from shardwise.compiled.export import facts
 
-    timeline = found.timeline(options.hardware) if options.timeline or options.trace else None
     if options.trace:
         try:
-            timeline.save(options.trace)
+            found.timeline(options.hardware).save(options.trace)
         except OSError as error:
             raise FileError(f"--trace {options.trace}: cannot be written: {error.strerror or error}") from None
     differs = None if plan is None else _differs(found, plan)
@@ -206,7 +205,7 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
         certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
         print(json.dumps(facts(found) | certificate, ensure_ascii=False, indent=2))
     elif options.timeline:
-        print(timeline)
+        print(found.timeline(options.hardware))
     else:
         print(found)
         if plan is not None:

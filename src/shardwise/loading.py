@@ -156,8 +156,8 @@ def shape_structs(text: str, mesh: Any = None) -> tuple[Any, ...]:
     """Make a `jax.ShapeDtypeStruct` of each type, with its layout on a mesh.
 
     >>> import shardwise as sw
-    >>> shape_structs("bfloat16[8@x,4] int32[]", sw.make_mesh("x=4"))[0].sharding.spec
-    P('x', None)
+    >>> tuple(shape_structs("bfloat16[8@x,4] int32[]", sw.make_mesh("x=4"))[0].sharding.spec)
+    ('x', None)
 
     Raises:
         NotationError: the text is no types.

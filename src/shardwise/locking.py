@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -103,12 +102,14 @@ def _again(path: Path, functions: list[str], *, update: bool) -> int:
             continue
         try:
             new = _entry(old.name, old.made, path)
+            if new.target != old.target:
+                raise ShardwiseError(
+                    f"it compiles for {new.target} here: check it where {old.target} is, or name its --platform"
+                )
         except ShardwiseError as error:
             failed += 1
             print(f"shardwise: {one_line(old.key)}: {error}", file=sys.stderr)
             continue
-        if new.key != old.key:  # another kind of devices, or another number of them
-            new = dataclasses.replace(new, target=old.target) if update else new
         fresh.append(new)
         drifted += not update and _compare(held, old, new)
     if update and not failed:
@@ -134,9 +135,6 @@ def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:
 
 def _compare(held: Lock, old: Entry, new: Entry) -> bool:
     """Print how one entry compares; whether it drifted."""
-    if new.target != old.target:
-        print(f"{one_line(old.key)} compiles for {new.target} here: check it where {old.target} is")
-        return True
     told = report(old, new, held.memory_tolerance)
     print(told or f"{one_line(old.key)}: as locked")
     for line in difference(old, new, held.memory_tolerance).moved:
