@@ -84,6 +84,8 @@ def _import_file(where: str, folders: list[str]) -> Any:
     if path is None:
         raise CompileError(f"there is no file {where}")
     path = path.resolve()
+    if (path.parent / "__init__.py").exists():
+        return _import_in_package(path)
     name = path.stem
     known = sys.modules.get(name)
     if known is not None:
@@ -103,6 +105,16 @@ def _import_file(where: str, folders: list[str]) -> Any:
             del sys.modules[name]
             raise
     return module
+
+
+def _import_in_package(path: Path) -> Any:
+    """A file of a package, under its dotted name, so that it may import its neighbours."""
+    names, root = [] if path.stem == "__init__" else [path.stem], path.parent
+    while (root / "__init__.py").exists():
+        names, root = [root.name, *names], root.parent
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return _import_module(".".join(names))
 
 
 @contextlib.contextmanager

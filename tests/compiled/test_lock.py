@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from types import SimpleNamespace
 
@@ -235,6 +236,29 @@ def test_unlike_ones_and_many_lines_are_summed_up():
     many = [dataclasses.replace(GATHER, source=f"layer.py:{line}", wire_bytes=line * MB) for line in range(1, 9)]
     line = drift(STEP, with_rows(*many))[1]
     assert "8 with 36 MB together bfloat16, layer.py:1, layer.py:2, layer.py:3 and 5 lines more: 21.3 MB more" in line
+
+
+@given(entries, entries)
+def test_any_two_entries_are_compared_in_whole_lines(old, new):
+    found = difference(old, new)
+    assert all(len(line.splitlines()) == 1 for line in (*found.drift, *found.moved))
+    if not found.drift:
+        assert math.isclose(old.wire_bytes, new.wire_bytes, rel_tol=1e-9, abs_tol=0.1)
+        assert sum(row.count for row in old.rows) == sum(row.count for row in new.rows)
+
+
+@given(st.lists(rows, min_size=1, max_size=4), st.lists(texts, min_size=4, max_size=4))
+def test_other_lines_alone_are_never_drift(found, places):
+    there = with_rows(*(dataclasses.replace(row, source=place) for row, place in zip(found, places, strict=False)))
+    assert difference(with_rows(*found), there).drift == ()
+
+
+def test_bytes_that_change_places_are_told_as_moved():
+    other = dataclasses.replace(GATHER, source="layer.py:31", wire_bytes=MB)
+    swapped = with_rows(dataclasses.replace(GATHER, wire_bytes=MB), dataclasses.replace(other, wire_bytes=14.7 * MB))
+    assert difference(with_rows(GATHER, other), swapped).moved == (
+        "all-gather over x moved from layer.py:14, layer.py:31 to layer.py:14, layer.py:31",
+    )
 
 
 def test_a_line_that_merely_moved_is_no_drift():

@@ -198,6 +198,17 @@ def test_a_file_may_have_the_name_of_another_module(capsys):
     assert sys.modules["json"] is json
 
 
+def test_a_file_of_a_package_imports_its_neighbours(capsys):
+    folder = Path("kit", "parts")
+    folder.mkdir(parents=True)
+    for name in ("kit/__init__.py", "kit/parts/__init__.py"):
+        Path(name).touch()
+    Path("kit/sizes.py").write_text("SIZE = 3.0\n")
+    (folder / "step.py").write_text("from ..sizes import SIZE\n\n\ndef f():\n    return SIZE\n")
+    assert main(["audit", "kit/parts/step.py:f"]) == 0
+    assert main(["audit", "kit.parts.step:f"]) == 0
+
+
 def test_structs_have_the_layouts_that_are_written():
     mesh = sw.make_mesh("x=4, y=2")
     split, scalar, whole = loading.shape_structs("f32[16,8@(x,y)] int32[] bf16[3]", mesh)

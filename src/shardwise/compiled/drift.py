@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwise.compiled.lock import MEMORY_TOLERANCE, Entry, Row, place, row_order
+from shardwise.compiled.lock import MEMORY_TOLERANCE, Entry, Row, row_order
 from shardwise.errors import counted, one_line
 from shardwise.layout import Axes
 from shardwise.planning.explain import bytes_text
@@ -45,7 +45,7 @@ def difference(old: Entry, new: Entry, memory_tolerance: float = MEMORY_TOLERANC
         before, after = ([row for row in entry.rows if _key(row) == key] for entry in (old, new))
         if _sums(before) != _sums(after):
             lines += _group_lines(before, after)
-        elif before != after:
+        elif before and after and before != after:  # one side alone: loops without a trip
             moved.append(_moved_line(before, after))
     lines += _memory_lines(old, new, memory_tolerance)
     if new.unread != old.unread:
@@ -85,7 +85,7 @@ def _key(row: Row) -> Key:
 
 def _sums(rows: Iterable[Row]) -> tuple[int, float]:
     held = list(rows)
-    return sum(row.count for row in held), round(sum(row.wire_bytes for row in held), 3)
+    return sum(row.count for row in held), round(math.fsum(row.wire_bytes for row in held), 3)
 
 
 def _group_lines(before: list[Row], after: list[Row]) -> Iterator[str]:
@@ -99,15 +99,14 @@ def _group_lines(before: list[Row], after: list[Row]) -> Iterator[str]:
 
 def _said(rows: list[Row], others: list[Row]) -> str:
     """One line for collectives of one kind, axes and dtype; the source lines that the other side lacks come first."""
-    kind, axes, dtype, trips_known = _key(rows[0])
+    *_, dtype, trips_known = _key(rows[0])
     count, sent = _sums(rows)
     alike = len({row.wire_bytes / max(row.count, 1) for row in rows}) == 1
     each = f"{count} x {bytes_text(sent / max(count, 1))}" if alike else f"{count} with {bytes_text(sent)} together"
     there = {(row.source, row.count, row.wire_bytes) for row in others}
     ordered = sorted(rows, key=lambda row: ((row.source, row.count, row.wire_bytes) in there, row_order(row)))
     trips = "" if trips_known else ", in a loop of unknown trips"
-    over = ", ".join(axes) or "no axis that is known"
-    return one_line(f"{kind} over {over}, {each} {dtype}{trips}, {_sources(row.source for row in ordered)}")
+    return one_line(f"{_over(rows[0])}, {each} {dtype}{trips}, {_sources(row.source for row in ordered)}")
 
 
 def _sources(sources: Iterable[str]) -> str:
@@ -117,10 +116,12 @@ def _sources(sources: Iterable[str]) -> str:
 
 
 def _moved_line(before: list[Row], after: list[Row]) -> str:
-    kind, axes, *_ = _key(after[0])
-    then, now = (Counter({row.source: row.count for row in rows}) for rows in (before, after))
-    left, came = (sorted(places, key=place) for places in (then - now, now - then))
-    return one_line(f"{kind} over {', '.join(axes)} moved from {_sources(left)} to {_sources(came)}")
+    left, came = ([row.source for row in rows if row not in others] for rows, others in ((before, after), (after, before)))
+    return one_line(f"{_over(after[0])} moved from {_sources(left)} to {_sources(came)}")
+
+
+def _over(row: Row) -> str:
+    return f"{row.kind} over {', '.join(row.axes) or 'no axis that is known'}"
 
 
 def _memory_lines(old: Entry, new: Entry, tolerance: float) -> Iterator[str]:
