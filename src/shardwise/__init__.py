@@ -18,6 +18,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from shardwise.api import Plan, einsum, plan, put, reshard, show
     from shardwise.chips import Hardware, hardware
+    from shardwise.chips.topology import Topology
+    from shardwise.compiled.audit import Audit
+    from shardwise.compiled.compiling import audit, rehearse
+    from shardwise.compiled.timeline import Timeline
     from shardwise.errors import ShardwiseError
     from shardwise.layout import Layout
     from shardwise.mesh import Mesh
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from shardwise.runtime.devices import make_mesh, simulate
 
 _HOMES = {
+    "Audit": "shardwise.compiled.audit",
     "Check": "shardwise.runtime.checking",
     "Equation": "shardwise.notation",
     "Hardware": "shardwise.chips",
@@ -36,6 +41,9 @@ _HOMES = {
     "Plan": "shardwise.api",
     "Program": "shardwise.program",
     "ShardwiseError": "shardwise.errors",
+    "Timeline": "shardwise.compiled.timeline",
+    "Topology": "shardwise.chips.topology",
+    "audit": "shardwise.compiled.compiling",
     "check": "shardwise.runtime.checking",
     "einsum": "shardwise.api",
     "hardware": "shardwise.chips",
@@ -43,6 +51,7 @@ _HOMES = {
     "parse": "shardwise.notation",
     "plan": "shardwise.api",
     "put": "shardwise.api",
+    "rehearse": "shardwise.compiled.compiling",
     "reshard": "shardwise.api",
     "show": "shardwise.api",
     "simulate": "shardwise.runtime.devices",

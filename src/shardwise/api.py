@@ -18,6 +18,9 @@ from shardwise.program import Program
 if TYPE_CHECKING:
     import jax
 
+    from shardwise.compiled.audit import Audit
+    from shardwise.compiled.timeline import Timeline
+
 
 class Plan(Ranking):
     """The programs that solve one equation, ranked; printable, iterable, and the best one runnable.
@@ -167,8 +170,8 @@ def put(array: Any, layout: str | Layout, mesh: Any = None, *, pad: bool = False
         return arrays.put(array, layout, find_mesh(mesh), pad=pad)
 
 
-def show(x: Any, mesh: Any = None) -> Placement | Plan | Candidate | Program:
-    """Show where an array lives, or a plan: prints it, and returns what was printed.
+def show(x: Any, mesh: Any = None) -> Placement | Plan | Candidate | Program | Audit | Timeline:
+    """Show where an array lives, a plan, an audit or a timeline: prints it, and returns what was printed.
 
     >>> import numpy as np, shardwise as sw
     >>> _ = show(sw.put(np.arange(4.0), "A[I_x]", sw.make_mesh("x=2")))
@@ -180,7 +183,7 @@ def show(x: Any, mesh: Any = None) -> Placement | Plan | Candidate | Program:
     0       0:2    2
     1       2:4    2
     """
-    if isinstance(x, Plan | Placement | Candidate | Program):
+    if isinstance(x, Plan | Placement | Candidate | Program) or type(x).__module__.startswith("shardwise.compiled"):
         shown = x
     elif isinstance(x, str | Layout):
         with _context(layout=x, mesh=mesh):

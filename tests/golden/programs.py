@@ -308,10 +308,10 @@ def fsdp(mesh: Mesh) -> Built:
     def loss(weights: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
         w_in, w_out = weights
         w_in = lax.with_sharding_constraint(w_in, whole)  # => all-gather over x; backward: reduce-scatter over x
-        h = jax.nn.relu(x @ w_in)
+        h = jax.nn.relu(x @ w_in)  # => backward: reduce-scatter over x
         h = lax.with_sharding_constraint(h, rows)
         w_out = lax.with_sharding_constraint(w_out, whole)  # => all-gather over x; backward: reduce-scatter over x
-        y = lax.with_sharding_constraint(h @ w_out, rows)
+        y = lax.with_sharding_constraint(h @ w_out, rows)  # => backward: reduce-scatter over x
         return jnp.mean(y.astype(jnp.float32) ** 2)  # => all-reduce over x
 
     step = jax.value_and_grad(loss)
@@ -337,7 +337,7 @@ def moe(mesh: Mesh) -> Built:
 
 
 def attention(h: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
-    q, k, v = (jnp.einsum("bsd,dhk->bhsk", h, weights[name]) for name in ("q", "k", "v"))
+    q, k, v = (jnp.einsum("bsd,dhk->bhsk", h, weights[name]) for name in ("q", "k", "v"))  # => backward: all-reduce over y
     scores = jnp.einsum("bhsk,bhtk->bhst", q, k) / 8
     probabilities = jax.nn.softmax(scores.astype(jnp.float32), axis=-1).astype(h.dtype)
     mixed = jnp.einsum("bhst,bhtk->bhsk", probabilities, v)
@@ -345,7 +345,7 @@ def attention(h: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
 
 
 def feed_forward(h: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
-    hidden = jax.nn.relu(jnp.einsum("bsd,df->bsf", h, weights["up"]))
+    hidden = jax.nn.relu(jnp.einsum("bsd,df->bsf", h, weights["up"]))  # => backward: all-reduce over y
     return jnp.einsum("bsf,fd->bsd", hidden, weights["down"])  # => all-reduce over y
 
 

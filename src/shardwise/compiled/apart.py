@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax import export
 from jax.sharding import AxisType
 
-import shardwise
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import MemoryUse
-from shardwise.compiled.homing import at_home, untraced, written_mesh
+from shardwise.compiled.homing import at_home, written_mesh
+from shardwise.compiled.portable import Portable, export_platform, portable, untraced
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError, ShardwiseError
 from shardwise.mesh import Mesh
 
@@ -61,16 +60,23 @@ def compile_apart(
     if importlib.util.find_spec("flatbuffers") is None:
         raise MissingExtraError('a program is written down with flatbuffers: pip install "shardwise[tpu]" (or [gpu])')
     mesh = _abstract_mesh(topology, args, axes)
-    program, specs, replicated = _exported(function, args, mesh, topology)
+    homed, replicated = at_home(args, mesh)
+    made = portable(function, args, mesh, export_platform(topology.kind))
+    if not isinstance(made, Portable):
+        if isinstance(made[0], ShardwiseError):
+            raise made[0]
+        raise CompileError(untraced(function, made)) from made[0]
+    leaves = jax.tree.leaves(homed)
     request = {
         "topology": topology.name,
         "axes": list(mesh.shape.items()),
         "axis_types": [kind.name for kind in mesh.axis_types],
-        "specs": specs,
+        "specs": [_written(leaves[index]) for index in made.takes],
+        "donated": made.donated,
     }
     with tempfile.TemporaryDirectory(prefix="shardwise-") as name:
         folder = Path(name)
-        (folder / PROGRAM).write_bytes(program)
+        (folder / PROGRAM).write_bytes(_serialized(made, function))
         (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
         answer = _asked(folder, topology, timeout_seconds)
     if "error" in answer:
@@ -88,25 +94,11 @@ def _abstract_mesh(topology: Topology, args: Any, axes: Any) -> jax.sharding.Abs
     return jax.sharding.AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=kinds)
 
 
-def _exported(
-    function: Callable[..., Any], args: Any, mesh: jax.sharding.AbstractMesh, topology: Topology
-) -> tuple[bytes, list[dict[str, Any]], tuple[str, ...]]:
-    """The program as bytes, with the layout of each array it takes. Its trees are flattened: the child need not know them."""
-    homed, replicated = at_home(args, mesh)
-    leaves, tree = jax.tree.flatten(homed)
-
-    def flat(*leaves: Any) -> list[Any]:
-        return jax.tree.leaves(function(*jax.tree.unflatten(tree, leaves)))
-
-    platform = "cuda" if topology.kind == "gpu" else "tpu"
+def _serialized(made: Portable, function: Callable[..., Any]) -> bytes:
     try:
-        with jax.sharding.use_abstract_mesh(mesh):
-            program = export.export(jax.jit(flat), platforms=[platform])(*leaves)
-        return bytes(program.serialize()), [_written(leaf) for leaf in leaves], replicated
-    except ShardwiseError:
-        raise
-    except Exception as error:  # whatever the user's function raises, or what cannot be exported
-        raise CompileError(untraced(function, error)) from error
+        return bytes(made.program.serialize())
+    except Exception as error:  # of many types: what an operation or a tree cannot be written as
+        raise CompileError(f"{untraced(function, [error])}\nit cannot be sent to another process") from error
 
 
 def _written(leaf: Any) -> dict[str, Any]:
@@ -117,7 +109,7 @@ def _written(leaf: Any) -> dict[str, Any]:
 
 
 def _asked(folder: Path, topology: Topology, timeout_seconds: float) -> dict[str, Any]:
-    home = str(Path(shardwise.__file__).parents[1])
+    home = str(Path(__file__).parents[2])
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "shardwise.compiled.child", str(folder)]
     # No device of this machine takes part.

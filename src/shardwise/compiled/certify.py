@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwise.compiled.facts import Collective
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+from shardwise.planning.cost import ITEM_BYTES
 from shardwise.planning.explain import bytes_text
 from shardwise.planning.plan import Candidate, Ranking
 from shardwise.program import Einsum, Slice, kind
@@ -58,10 +61,26 @@ def axes_given(axes: Any, mesh: Mesh) -> Axes:
     return tuple(sorted(parts, key=lambda part: names.index(part.split(":")[0])))
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A collective of a plan: the bytes that one device sends, of elements of a dtype."""
+
+    kind: str
+    axes: Axes
+    wire_bytes: float
+    dtype: str
+
+    @property
+    def elements(self) -> float:
+        return self.wire_bytes / ITEM_BYTES[self.dtype]
+
+
 def assert_matches(audit: Audit, plan: Any) -> None:
     """See `Audit.assert_matches`."""
     _refuse_unread(audit)
-    planned = planned_collectives(plan)
+    planned: dict[Key, list[Planned]] = defaultdict(list)
+    for step in planned_collectives(plan):
+        planned[step.kind, step.axes].append(step)
     compiled: dict[Key, list[Collective]] = defaultdict(list)
     for collective in audit.collectives:
         if collective.wire_bytes:
@@ -72,38 +91,57 @@ def assert_matches(audit: Audit, plan: Any) -> None:
     _fail(audit, "the compiled program is not the planned one", faults)
 
 
-def _differences(key: Key, planned: list[float], compiled: list[Collective]) -> list[str]:
+def _differences(key: Key, planned: list[Planned], compiled: list[Collective]) -> list[str]:
+    """What of one kind over the same axes is not as planned.
+
+    Compilers may send fewer bits of each number than planned: with float32 products in one bfloat16 pass, TPU's round
+    before they gather. That is no difference; more bits are.
+    """
     count = sum((collective.trips or 1) * collective.arrays for collective in compiled)
-    sent = sum(collective.wire_bytes for collective in compiled)
-    same_bytes = sent == sum(planned)
-    if same_bytes and all(collective.arrays == 1 and collective.trips == 1 for collective in compiled):
-        same_bytes = sorted(planned) == sorted(collective.wire_bytes for collective in compiled)
-    if count == len(planned) and same_bytes:
+    wider = [c for c in compiled if planned and _item_bytes(c.dtype) > max(ITEM_BYTES[step.dtype] for step in planned)]
+    if count == len(planned) and not wider and _same_elements(planned, compiled):
         return []
-    head = f"{_said(key)}: {len(planned)} planned with {_bytes(sum(planned))}, {count} compiled with {_bytes(sent)}"
-    return [head, *(f"    {line(collective)}" for collective in compiled)]
+    sent = sum(collective.wire_bytes for collective in compiled)
+    bytes_planned = sum(step.wire_bytes for step in planned)
+    head = f"{_said(key)}: {len(planned)} planned with {_bytes(bytes_planned)}, {count} compiled with {_bytes(sent)}"
+    why = [f"    the compiler sends {c.dtype} where {planned[0].dtype} is planned" for c in wider[:1]]
+    return [head, *why, *(f"    {line(collective)}" for collective in compiled)]
 
 
-def planned_collectives(plan: Any) -> dict[Key, list[float]]:
-    """The collectives of a plan's best program, or of one candidate as `(plan, candidate)`: the bytes that each sends.
+def _same_elements(planned: list[Planned], compiled: list[Collective]) -> bool:
+    moved = [collective.wire_bytes / _item_bytes(collective.dtype) for collective in compiled]
+    if all(collective.arrays == 1 and collective.trips == 1 for collective in compiled):
+        return sorted(moved) == sorted(step.elements for step in planned)
+    return sum(moved) == sum(step.elements for step in planned)
+
+
+def _item_bytes(dtype: str) -> float:
+    return ITEM_BYTES.get(dtype, math.inf)
+
+
+def planned_collectives(plan: Any) -> list[Planned]:
+    """The collectives of a plan's best program, or of one candidate as `(plan, candidate)`, that send anything.
 
     >>> import shardwise as sw
     >>> plan = sw.plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes={"I": 8, "J": 8, "K": 8}, mesh="x=4", dtype="float32")
     >>> planned_collectives(plan)
-    {('all-reduce', ('x',)): [384.0]}
+    [Planned(kind='all-reduce', axes=('x',), wire_bytes=384.0, dtype='float32')]
     """
-    ranking, candidate = plan if isinstance(plan, tuple) else (plan, None)
+    ranking, candidate = plan if isinstance(plan, tuple) and len(plan) == 2 else (plan, None)
     if not isinstance(ranking, Ranking) or not (candidate is None or isinstance(candidate, Candidate)):
-        raise ShardwiseError(
-            f"assert_matches takes a plan of sw.plan, or (plan, candidate), and {type(ranking).__name__} is none"
-        )
-    chosen = candidate or ranking.best
-    planned: dict[Key, list[float]] = defaultdict(list)
+        kind_given = type(ranking).__name__
+        raise ShardwiseError(f"assert_matches takes a plan of sw.plan, or (plan, candidate), and {kind_given} is none")
+    chosen, task = candidate or ranking.best, ranking.task
+    planned: list[Planned] = []
+    products: set[str] = set()
     for step, cost in zip(chosen.program.steps, chosen.estimate.steps, strict=True):
-        if cost.wire_bytes and not isinstance(step, Einsum | Slice):
-            axes = tuple(name for name, size in ranking.task.mesh.axes if name in step.axes and size > 1)
-            planned[kind(step), axes].append(float(cost.wire_bytes))
-    return dict(planned)
+        if isinstance(step, Einsum):
+            products.add(step.result)
+        elif cost.wire_bytes and not isinstance(step, Slice):
+            axes = tuple(name for name, size in task.mesh.axes if name in step.axes and size > 1)
+            dtype = (task.accumulated or task.dtype) if step.array in products else task.dtype
+            planned.append(Planned(kind(step), axes, float(cost.wire_bytes), dtype))
+    return planned
 
 
 def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int | None) -> None:

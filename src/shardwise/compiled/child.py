@@ -30,7 +30,7 @@ def answer(folder: Path) -> dict[str, Any]:
         for aval, spec in zip(program.in_avals, request["specs"], strict=True)
     ]
     with jax.set_mesh(mesh):
-        compiled = compile_for(jax.jit(program.call).lower(*args), topology)
+        compiled = compile_for(jax.jit(program.call, donate_argnums=tuple(request["donated"])).lower(*args), topology)
     memory = memory_of(compiled)
     return {"text": compiled.as_text(), "memory": dataclasses.asdict(memory) if memory else None}
 

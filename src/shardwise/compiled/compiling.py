@@ -16,8 +16,10 @@ from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.compiled.apart import compile_apart
 from shardwise.compiled.audit import Audit, audit_text
-from shardwise.compiled.homing import jitted, lower_on, untraced, written_mesh
+from shardwise.compiled.homing import written_mesh
+from shardwise.compiled.lowering import lower_on
 from shardwise.compiled.needed import needed_flops
+from shardwise.compiled.portable import is_jitted, untraced
 from shardwise.compiled.targets import compile_for, memory_of, mesh_of, reason
 from shardwise.errors import CompileError, HardwareError, ShardwiseError
 from shardwise.mesh import Mesh
@@ -133,7 +135,7 @@ def _notes(replicated: tuple[str, ...], moved: bool) -> Iterator[str]:
             f" and {len(replicated) - SHOWN_ARGUMENTS} more" if len(replicated) > SHOWN_ARGUMENTS else "")  # fmt: skip
         yield f"arguments without a layout are taken as replicated: {shown}"
     if moved:
-        yield "the function holds on to another mesh: it was traced there and moved; what it donates is not known"
+        yield "the function holds on to another mesh: it was traced there and moved"
 
 
 def traced_here(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -145,11 +147,11 @@ def traced_here(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
     try:
-        return jitted(function).trace(*args)
+        return (function if is_jitted(function) else jax.jit(function)).trace(*args)  # type: ignore[attr-defined]
     except ShardwiseError:
         raise
     except Exception as error:  # whatever the user's code raises
-        raise CompileError(untraced(function, error)) from error
+        raise CompileError(untraced(function, [error])) from error
 
 
 def compile_here(lowered: Any) -> Any:

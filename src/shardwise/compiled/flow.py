@@ -87,6 +87,11 @@ class Flow:
         """What takes the array that an instruction makes, nearest first."""
         yield from self._search(instruction, self.using)
 
+    def arrays(self, instruction: Instruction) -> tuple[str, ...]:
+        """The names of the arrays that an instruction takes, without the marks by which compilers order what waits."""
+        found = [self._at(name) for name in instruction.operands]
+        return tuple(i.name for i in found if i is not None and "-start" not in i.opcode and not i.name.startswith("prepare"))
+
     def hands_on(self, instruction: Instruction) -> bool:
         """Whether an instruction gives the array that it takes as it is, in another form, or in a wider dtype."""
         if instruction.opcode in HANDS_ON:

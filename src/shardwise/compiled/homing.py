@@ -1,42 +1,17 @@
-"""Arguments and functions brought home to a mesh of devices that are not attached, and lowered there."""
+"""Arguments brought home to a mesh: their shapes, dtypes and layouts, without their data and old devices."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
-from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
-import shardwise
-from shardwise.compiled.targets import reason
-from shardwise.errors import CompileError, MeshError, ShardwiseError, did_you_mean
+from shardwise.errors import MeshError, did_you_mean
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh
-
-_NOT_THE_USERS = tuple(str(Path(module.__file__).parent) for module in (jax, shardwise) if module.__file__)
-
-
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """A function lowered on a mesh, and what was taken for granted on the way.
-
-    Attributes:
-        lowered: ready for `compile`.
-        replicated: paths of the arguments that said no layout on a mesh, and are taken as replicated.
-        traced: what was lowered; None for a function that was moved.
-        moved: whether the function holds on to another mesh and was traced there. What it donates is then not known.
-    """
-
-    lowered: jax.stages.Lowered
-    replicated: tuple[str, ...] = ()
-    moved: bool = False
-    traced: Any = None
 
 
 def at_home(args: Any, mesh: AnyMesh) -> tuple[Any, tuple[str, ...]]:
@@ -85,75 +60,6 @@ def written_mesh(args: Any) -> AnyMesh | None:
     return None
 
 
-def lower_on(function: Callable[..., Any], args: tuple[Any, ...], mesh: jax.sharding.Mesh) -> Lowering:
-    """Trace a function with its arguments at home on a mesh, that mesh being in force, and lower it.
-
-    A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an array that it closes
-    over) is traced where it is at home, exported, and lowered from there.
-
-    Raises:
-        CompileError: the function cannot be traced; with its own error, and the line.
-        MeshError: an argument's layout does not fit the mesh.
-    """
-    homed, replicated = at_home(args, mesh)
-    try:
-        with jax.set_mesh(mesh):
-            traced = jitted(function).trace(*homed)
-            return Lowering(traced.lower(), replicated, traced=traced)
-    except Exception as error:  # whatever the user's function raises
-        moved = _lower_moved(function, args, homed, mesh)
-        if isinstance(moved, jax.stages.Lowered):
-            return Lowering(moved, replicated, moved=True)
-        if isinstance(error, ShardwiseError):
-            raise
-        said = untraced(function, error)
-        if reason(moved) != reason(error):
-            said += f"\nnor on a mesh that it holds on to: {type(moved).__name__}: {reason(moved)}"
-        raise CompileError(said) from error
-
-
-def untraced(function: Callable[..., Any], error: BaseException) -> str:
-    """Say that a function cannot be traced, why in its own error's words, and at which of the user's lines."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame.filename)]
-    at = f"\nat {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
-    name = getattr(function, "__name__", type(function).__name__)
-    return f"{name} cannot be traced for these devices: {type(error).__name__}: {reason(error)}{at}"
-
-
-def _lower_moved(function: Callable[..., Any], args: Any, homed: Any, mesh: jax.sharding.Mesh) -> Any:
-    """Lower by way of `jax.export`, which forgets the devices that a function was traced for; or return what it raised."""
-    platform = export_platform(mesh.devices.flat[0].platform)
-    unplaced, _ = at_home(args, unplaced_mesh(mesh))
-    raised = []
-    for candidate in (args, unplaced):
-        try:
-            exported = export.export(jitted(function), platforms=[platform])(*candidate)
-            with jax.set_mesh(mesh):
-                return jax.jit(exported.call).lower(*homed)
-        except Exception as error:  # the caller tells it
-            raised.append(error)
-    return raised[0]
-
-
-def unplaced_mesh(mesh: AnyMesh) -> jax.sharding.AbstractMesh:
-    """A mesh of the same axes and types that says nothing of its devices.
-
-    >>> dict(unplaced_mesh(jax.make_mesh((4,), ("x",))).shape)
-    {'x': 4}
-    """
-    return jax.sharding.AbstractMesh(tuple(mesh.shape.values()), mesh.axis_names, axis_types=mesh.axis_types)
-
-
-def export_platform(platform: str) -> str:
-    """How `jax.export` names a platform: it tells the makers of GPUs apart."""
-    return "cuda" if platform == "gpu" else platform
-
-
-def jitted(function: Callable[..., Any]) -> Any:
-    """The function, jitted if it is not yet."""
-    return function if hasattr(function, "trace") and hasattr(function, "lower") else jax.jit(function)
-
-
 def _spec(sharding: Any, mesh: AnyMesh, where: str) -> PartitionSpec | None:
     """The layout of a leaf, checked against a mesh; None for one on no mesh."""
     if isinstance(sharding, NamedSharding):
@@ -192,7 +98,3 @@ def _axes(spec: PartitionSpec) -> Iterable[str]:
             yield from entry
     yield from sorted(spec.unreduced)
     yield from sorted(spec.reduced)
-
-
-def _is_the_users(filename: str) -> bool:
-    return not filename.startswith((*_NOT_THE_USERS, "<"))

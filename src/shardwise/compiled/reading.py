@@ -149,8 +149,8 @@ class _Reader:
             computation=flow.computation.name,
             end=(closing or site.runs).name,
             groups=groups,
-            operands=tuple(site.runs.operands or opening.operands),
-            arrays=len(takes),
+            operands=flow.arrays(opening),
+            arrays=_arrays_moved(instruction, len(takes), size),
             inferred=inferred,
             sliced=kind == "all-reduce" and self._is_sliced(flow, closing or site.runs, held / max(size, 1)),
         )
@@ -246,6 +246,12 @@ def _wire_bytes(kind: str, n: int, held: float, groups: tuple[tuple[int, ...], .
             return held if any(pair[0] != pair[1] for pair in groups) else 0.0
         case _:
             return held
+
+
+def _arrays_moved(instruction: Instruction, taken: int, size: int) -> int:
+    """How many arrays a collective moves: an all-to-all without a dimension takes one array as a piece for each device."""
+    pieces = instruction.opcode.startswith("all-to-all") and "dimensions=" not in instruction.attributes
+    return taken // size if pieces and taken % size == 0 else taken
 
 
 def _shape_of(computation: Computation, name: str) -> str | None:

@@ -109,8 +109,8 @@ def devices_of(topology: Topology) -> tuple[jax.Device, ...]:
 def mesh_of(topology: Any, axes: Any = None, *, axis_types: Iterable[AxisType] | AxisType | None = None) -> jax.sharding.Mesh:
     """A mesh of a topology's devices, neighbours along each axis on linked devices (`shardwise.chips.placing`).
 
-    >>> mesh_of("v5e:2x4", "x=4, y=2")
-    Mesh('x': 4, 'y': 2, axis_types=(Explicit, Explicit))
+    >>> dict(mesh_of("v5e:2x4", "x=4, y=2").shape)
+    {'x': 4, 'y': 2}
 
     Args:
         topology: a name as in `v5e:2x4`, or a `Topology`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import textwrap
@@ -36,7 +37,7 @@ def test_a_function_comes_back_compiled(topology):
     assert "all-gather" in found.text
     assert "test_apart.py" in found.text
     assert found.replicated == ("[0]['b']",)
-    assert found.memory_bytes["peak"] > 0
+    assert found.memory.peak > 0
 
 
 def test_axes_and_their_types_are_those_of_the_arguments_or_those_given():
@@ -47,6 +48,19 @@ def test_axes_and_their_types_are_those_of_the_arguments_or_those_given():
         lambda a: jax.sharding.reshard(a, P("z")), (jax.ShapeDtypeStruct((64, 64), "float32"),), "v5e:2x4", "z=8"
     )
     assert "f32[8,64]" in found.text
+
+
+def test_what_is_donated_static_or_at_home_elsewhere_comes_along():
+    host = sw.make_mesh("x=4, y=2")
+
+    @functools.partial(jax.jit, static_argnames=("way",), donate_argnums=0)
+    def scaled(state, k, way):
+        scale = jax.shard_map(lambda a: a * k, mesh=host, in_specs=P("x"), out_specs=P("x"))
+        return {name: scale(leaf) for name, leaf in state.items()} if way == "up" else state
+
+    found = compile_apart(scaled, ({"w": shaped(P("x"))}, 2.0, "up"), "v5e:2x4")
+    assert found.memory.aliased > 0
+    assert found.replicated == ()
 
 
 def test_this_process_loads_no_compiler_of_other_devices():
