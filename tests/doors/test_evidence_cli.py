@@ -1,4 +1,4 @@
-"""`shardwise audit`, `rehearse` and `lock`: what they print and write, exit codes, and what they say about mistakes."""
+"""`shardwise audit` and `lock`: what they print and write, exit codes, and what they say about mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import shardwise as sw
 from shardwise import evidence, loading
 from shardwise.cli import main
-from shardwise.compiled import certify, lock
+from shardwise.compiled import lock
 
 MODULE = """\
 import jax
@@ -59,7 +59,6 @@ class Model:
 SIZE = 3
 """
 DEVICES = jax.devices()  # JAX starts here with the eight of the tests: the first command would start it with its own
-EQUATION = "A[I_x, J] · B[J, K] -> C[I, K]"
 ARGS = ("--args", "float32[8@x,4]", "--mesh", "x=4")
 
 
@@ -218,69 +217,7 @@ def test_structs_have_the_layouts_that_are_written():
     assert loading.shape_structs("f32[3]")[0].sharding is None
 
 
-# Rehearse.
-
-
-def test_rehearse_a_function(module, capsys):
-    assert main(["rehearse", f"{module}:total", "--args", "float32[8@x,4]", "--mesh", "x=8", "--on", "v5e:2x4"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("total on v5e:2x4, mesh x=8: 1 collective")
-    assert f"{module}.py:10" in printed
-
-
-def test_rehearse_as_json_with_a_trace(module, capsys):
-    arguments = ["--args", f"{module}:inputs", "--mesh", "x=4,y=2", "--on", "v5e:2x4", "--trace", "t.json", "--json"]
-    assert main(["rehearse", f"{module}:total", *arguments]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["target"], found["mesh"], found["hardware"]) == ("v5e:2x4", {"x": 4, "y": 2}, "tpu-v5e")
-    assert json.loads(Path("t.json").read_text(encoding="utf-8"))
-
-
-def test_rehearse_an_equation_and_hold_it_to_its_plan(capsys, monkeypatch):
-    problem = (EQUATION, "--sizes", "I=4096,J=1024,K=2048", "--mesh", "x=8", "--on", "v5e:2x4")
-    assert main(["rehearse", *problem]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"{EQUATION} on v5e:2x4, mesh x=8: 1 collective")
-    assert printed.endswith("compiled as planned: the same collectives, axes and bytes\n")
-
-    monkeypatch.setattr(certify, "planned_collectives", lambda plan: {})
-    assert main(["rehearse", *problem, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["compiled_as_planned"] is False
-    assert "all-gather over x: 0 planned" in found["differences"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("a:f",), "the following arguments are required: --on"),
-        (("math:sqrt", "--on", "v5e"), "v5e"),
-        (("math:sqrt", "--on", "v99:2x4"), "v99"),
-        (("math:sqrt", "--on", "v5e:2x4", "--sizes", "I=3"), "--sizes belong to an equation, and math:sqrt is a function"),
-        ((EQUATION, "--on", "v5e:2x4"), "the mesh of A[I_x, J] · B[J, K] -> C[I, K] is missing: add it, as --mesh x=8"),
-        ((EQUATION, "--on", "v5e:2x4", "--mesh", "x=8"), "no size is given for dimension I"),
-        ((EQUATION, "--on", "v5e:2x4", "--mesh", "x=8", "--args", "f32[]"), "--args belong to a function"),
-        ((EQUATION, "--on", "v5e:2x4", "--mesh", "x=16", "--sizes", "I=16,J=3,K=3"), "16"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_mistakes_in_a_rehearsal(arguments, message, capsys):
-    assert main(["rehearse", *arguments]) == 2
-    assert message in said(capsys)
-
-
 # Lock.
-
-
-def test_lock_for_devices_that_are_not_attached(module, capsys):
-    split = ("--args", "float32[8@x,4]", "--mesh", "x=8")
-    assert main(["lock", f"{module}:total", *split, "--on", "v5e:2x4"]) == 0
-    assert main(["lock", f"{module}:total", *split]) == 0
-    capsys.readouterr()
-    assert main(["lock", "--check"]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(module)]
-    assert told == [f"{module}:total@cpu:8: as locked", f"{module}:total@v5e:2x4: as locked"]
-    assert dict(lock.read("comms.lock").entries[1].versions).keys() == {"jax", "libtpu"}
 
 
 def test_an_entry_for_other_devices_is_checked_where_they_are(module, capsys):
