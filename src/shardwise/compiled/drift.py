@@ -102,11 +102,11 @@ def _said(rows: list[Row], others: list[Row]) -> str:
     *_, dtype, trips_known = _key(rows[0])
     count, sent = _sums(rows)
     alike = len({row.wire_bytes / max(row.count, 1) for row in rows}) == 1
-    each = f"{count} x {bytes_text(sent / max(count, 1))}" if alike else f"{count} with {bytes_text(sent)} together"
+    each = f"{count} x {bytes_text(sent / max(count, 1))} {dtype}" if alike else f"{count} of {dtype} with {bytes_text(sent)}"
     there = {(row.source, row.count, row.wire_bytes) for row in others}
     ordered = sorted(rows, key=lambda row: ((row.source, row.count, row.wire_bytes) in there, row_order(row)))
     trips = "" if trips_known else ", in a loop of unknown trips"
-    return one_line(f"{_over(rows[0])}, {each} {dtype}{trips}, {_sources(row.source for row in ordered)}")
+    return one_line(f"{_over(rows[0])}, {each}{trips}, {_sources(row.source for row in ordered)}")
 
 
 def _sources(sources: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ HEADER = """\
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The collectives of one kind, axes, dtype and source line: how many run in one call, and their bytes together.
+    """The collectives of one kind, axes, dtype, size and source line: how many run in one call, and their bytes together.
 
     `trips_known` is False where a loop's trips cannot be read: the count has each of its collectives once.
     """
@@ -119,10 +119,11 @@ def lock_entry(
     """
     grouped: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
     for each in audit.collectives:
-        grouped[each.kind, each.axes, each.dtype, relative(each.source, folder), each.trips is not None].append(each)
+        alike = each.kind, each.axes, each.dtype, relative(each.source, folder), each.trips is not None
+        grouped[*alike, each.wire_bytes / max(_times(each), 1)].append(each)
     rows = [
         Row(kind, axes, dtype, source, sum(_times(c) for c in found), _number(math.fsum(c.wire_bytes for c in found)), known)
-        for (kind, axes, dtype, source, known), found in grouped.items()
+        for (kind, axes, dtype, source, known, _), found in grouped.items()
     ]
     use = audit.memory
     return Entry(
