@@ -37,7 +37,7 @@ $(READY): pyproject.toml
 	  || { echo "Shardwise needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) with $$($(BIN)/python --version); the first time takes a minute or two ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench]' $(if $(JAX_CONSTRAINT),'$(JAX_CONSTRAINT)')
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench,tpu,gpu]' $(if $(JAX_CONSTRAINT),'$(JAX_CONSTRAINT)')
 	@touch $(READY)
 
 demo: $(READY)

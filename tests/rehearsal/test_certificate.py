@@ -1,0 +1,144 @@
+"""The certificate: what compilers made of every benchmark equation is its plan; and programs that were tampered with fail it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+import jax
+import pytest
+
+import shardwise as sw
+from benchmarks.cases import CASES, Case
+from shardwise.chips.topology import Topology
+from shardwise.compiled.audit import Audit, audit_text
+from shardwise.compiled.walk import KINDS
+from shardwise.errors import AuditMismatchError
+from shardwise.notation import parse
+
+TARGETS = ["cpu", "v5e:2x4", "v6e:2x4", "v7x:2x2x1", "v4:2x2x2", "v5p:2x2x2", "h100:8"]
+BY_NAME = {case.name: case for case in CASES}
+COLLECTIVE = re.compile(rf"^(?P<head>\s+(?:ROOT )?%)(?P<name>\S+) = (?P<shape>\([^=]*?\)|\S+) (?P<kind>{'|'.join(KINDS)})\(%(?P<operand>[^\s,)]+)")
+
+
+def chip(target: str) -> str:
+    return Topology.parse(target).chip or "" if ":" in target else target
+
+
+def dtype(target: str) -> str:
+    return "float32" if target == "cpu" else "bfloat16"
+
+
+@functools.cache
+def planned(name: str, target: str) -> sw.Plan:
+    case = BY_NAME[name]
+    return sw.plan(case.equation, sizes=case.sizes, mesh=case.mesh[8], hardware=chip(target), dtype=dtype(target))
+
+
+@functools.cache
+def compiled(name: str, target: str, which: int = 0) -> Audit:
+    """The audit of a case's plan, or of another candidate, compiled for a target."""
+    case, plan = BY_NAME[name], planned(name, target)
+    arguments = shapes(case, dtype(target))
+    if target == "cpu":
+        mesh = sw.make_mesh(case.mesh[8])
+        return sw.audit(plan.function(mesh, plan.candidates[which]), *arguments, mesh=mesh)
+    if which == 0:
+        return sw.rehearse(lambda *a: sw.einsum(case.equation, *a), *arguments, on=target)
+    raise AssertionError("only the best is rehearsed")
+
+
+def shapes(case: Case, of: str) -> list[jax.ShapeDtypeStruct]:
+    mesh = sw.make_mesh(case.mesh[8])
+    return [
+        jax.ShapeDtypeStruct(
+            tuple(case.sizes[dim] for dim in operand.dims), of, sharding=jax.NamedSharding(mesh, operand.layout.spec)
+        )
+        for operand in parse(case.equation).operands
+    ]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_is_compiled_is_what_is_planned(name: str, target: str):
+    compiled(name, target).assert_matches(planned(name, target))
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if len(planned(name, "cpu").candidates) > 1])
+def test_another_candidate_does_not_pass_for_the_best(name: str):
+    plan = planned(name, "cpu")
+    best = sorted(map(str, sw.compiled.certify.planned_collectives(plan)))
+    for which, candidate in enumerate(plan.candidates):
+        audit = compiled(name, "cpu", which)
+        audit.assert_matches((plan, candidate))
+        if sorted(map(str, sw.compiled.certify.planned_collectives((plan, candidate)))) != best:
+            with pytest.raises(AuditMismatchError):
+                audit.assert_matches(plan)
+
+
+# Programs that were tampered with.
+
+
+def added(lines: list[str], at: int, match: re.Match[str], _: str) -> list[str]:
+    copy = lines[at].replace(f"%{match['name']} =", f"%{match['name']}.again =").replace("ROOT ", "")
+    return [*lines[: at + 1 if "ROOT" not in lines[at] else at], copy, *lines[at + 1 if "ROOT" not in lines[at] else at :]]
+
+
+def removed(lines: list[str], at: int, match: re.Match[str], _: str) -> list[str]:
+    gone = lines[at].replace(f" {match['kind']}(", " bitcast(", 1)
+    return [*lines[:at], gone, *lines[at + 1 :]]
+
+
+def widened(lines: list[str], at: int, match: re.Match[str], _: str) -> list[str]:
+    operand = match["operand"]
+    made = next(line for line in lines if re.match(rf"\s+(ROOT )?%{re.escape(operand)} = ", line))
+    shape = re.search(r" = (\w+)\[([\d,]*)\]", made)
+    assert shape is not None
+    dims = [int(size) for size in shape[2].split(",") if size]
+    wide = f"  %wide.{at} = {shape[1]}[{','.join(map(str, [2 * (dims or [1])[0], *dims[1:]]))}] broadcast(%{operand})"
+    return [*lines[:at], wide, lines[at].replace(f"(%{operand}", f"(%wide.{at}", 1), *lines[at + 1 :]]
+
+
+def elsewhere(lines: list[str], at: int, match: re.Match[str], mesh: str) -> list[str]:
+    """Over half of an axis, or over the other axis of two."""
+    del match
+    groups = "{{0,1},{2,3},{4,5},{6,7}}" if "y" not in mesh else None
+    if groups is None:  # x=4, y=2: the groups of the other axis
+        along_y = "{'y'}" in lines[at] or "[4,2]<=[8]," in lines[at] or "{{0,1}" in lines[at]
+        groups = "{{0,2,4,6},{1,3,5,7}}" if along_y else "{{0,1},{2,3},{4,5},{6,7}}"
+    changed = re.sub(r"replica_groups=(\{\{.*?\}\}|\[[^ ]*?\](?=, )|mesh\[.*?\] \{.*?\})", f"replica_groups={groups}", lines[at])
+    changed = re.sub(r"source_target_pairs=\{\{.*?\}\}", "source_target_pairs={{0,1},{1,0}}", changed)
+    assert changed != lines[at]
+    return [*lines[:at], changed, *lines[at + 1 :]]
+
+
+TAMPER: list[Callable[[list[str], int, re.Match[str], str], list[str]]] = [added, removed, widened, elsewhere]
+TAMPERED = [(name, target, how) for name in BY_NAME for target in ("cpu", "v5e:2x4", "h100:8") for how in TAMPER]
+
+
+def text_of(audit: Audit) -> list[str]:
+    return TEXTS[audit.name, audit.target, id(audit)]
+
+
+TEXTS: dict[tuple[str, str, int], list[str]] = {}
+
+
+@pytest.mark.parametrize(("name", "target", "how"), TAMPERED, ids=[f"{n}-{t}-{h.__name__}" for n, t, h in TAMPERED])
+def test_a_program_that_was_tampered_with_fails(name: str, target: str, how: Callable[..., list[str]]):
+    audit = compiled(name, target)
+    lines = audit.module.text.split("\n")
+    found = [(at, match) for at, line in enumerate(lines) if (match := COLLECTIVE.match(line))]
+    if not found:
+        assert not audit.collectives
+        return
+    at, match = found[0]
+    text = "\n".join(how(lines, at, match, BY_NAME[name].mesh[8]))
+    again = audit_text(text, name=audit.name, target=audit.target, mesh=audit.mesh, hardware=audit.hardware)
+    with pytest.raises(AuditMismatchError):
+        again.assert_matches(planned(name, target))
+
+
+def test_at_least_a_hundred_programs_were_tampered_with():
+    with_collectives = [case for case in TAMPERED if compiled(case[0], case[1]).collectives]
+    assert len(with_collectives) >= 100
