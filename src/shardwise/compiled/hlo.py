@@ -113,10 +113,11 @@ class Computation:
 
 @dataclass(slots=True)
 class Module:
-    """A compiled module: its computations by name, the tables of source lines, and what could not be read."""
+    """A compiled module: its text, its computations by name, the tables of source lines, and what could not be read."""
 
     name: str
     header: str
+    text: str = field(repr=False)
     computations: dict[str, Computation]
     tables: dict[str, dict[int, str]]
     unread: list[Unread]
@@ -166,7 +167,7 @@ def read(text: str) -> Module:
         seen = one_line(lines[start][:SHOWN])
         raise CompiledTextError(f"a compiled module begins with 'HloModule', and this text with {seen!r}")
     name = re.match(r"HloModule\s+([^\s,]+)", lines[start])
-    module = Module(name[1] if name else "?", lines[start], {}, {table: {} for table in TABLES}, [])
+    module = Module(name[1] if name else "?", lines[start], text, {}, {table: {} for table in TABLES}, [])
     _Reader(module).read(lines, start + 1)
     if module.entry is None:
         module.unread.append(Unread(len(lines), module.name, "the module has no ENTRY computation"))
