@@ -1,4 +1,4 @@
-"""The command line: `shardwise plan`, `shardwise run`, `shardwise hardware`.
+"""The command line: `shardwise plan`, `run`, `hardware`, `audit`, `rehearse`, `lock`.
 
 Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 """
@@ -10,11 +10,13 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from shardwise import __version__
 from shardwise.errors import ShardwiseError
 
 EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=4'
+ARGS = '--args "bfloat16[4096@x,1024] bfloat16[1024,2048]"'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,9 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     running.add_argument("--output", metavar="FILE", help="write the result to an .npy or .safetensors file")
     running.add_argument("--seed", type=int, default=0, help="for operands without a file (default 0)")
-    running.add_argument(
-        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
-    )
+    _platform_option(running)
     running.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                          help="compare with the unsharded result (default: yes)")  # fmt: skip
     running.add_argument("--runs", type=int, default=5, help="timed runs, 1 to 1000 (default 5); after 20 s no more are begun")
@@ -98,7 +98,81 @@ def _parser() -> argparse.ArgumentParser:
     hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
     hardware.add_argument("--json", action="store_true", help="print JSON")
     hardware.set_defaults(command=hardware_command)
+    _evidence_parsers(commands)
     return parser
+
+
+def _evidence_parsers(commands: Any) -> None:
+    """What the compiler made of a function: audit, rehearse, lock."""
+    auditing = commands.add_parser(
+        "audit",
+        help="compile a function for this machine's devices, and show every collective that the compiler made",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"example:\n  shardwise audit train.py:step {ARGS} --mesh x=4 --platform cpu",
+    )
+    _function_options(auditing)
+    _platform_option(auditing)
+    _form_options(auditing)
+    auditing.set_defaults(command=audit_command)
+    rehearsing = commands.add_parser(
+        "rehearse",
+        help="the same for devices that are not attached, by their own compiler",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"examples:\n  shardwise rehearse train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n"
+        '  shardwise rehearse "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4',
+    )
+    _function_options(rehearsing, "or an equation, whose plan is compiled")
+    rehearsing.add_argument("--on", required=True, metavar="v5e:2x4", help="the devices, as v5e:2x4, v5p:4x4x4 or h100:8")
+    rehearsing.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="of an equation, the size of every dimension")
+    rehearsing.add_argument("--dtype", default="bfloat16", help="of an equation, its operands' dtype (default bfloat16)")
+    _form_options(rehearsing)
+    rehearsing.set_defaults(command=rehearse_command)
+    locking = commands.add_parser(
+        "lock",
+        help="keep what functions compile to in comms.lock, and fail when it changes",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"examples:\n  shardwise lock train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n"
+        "  shardwise lock --check         exit code 1 and a diff where something changed\n"
+        "  shardwise lock --update        compile everything again and overwrite",
+    )
+    locking.add_argument("what", nargs="*", metavar="module:function", help="functions; with --check or --update the file too")
+    _call_options(locking)
+    _platform_option(locking)
+    locking.add_argument("--on", metavar="v5e:2x4", help="devices that are not attached (default: those at hand)")
+    locking.add_argument("--name", help="the entry's name (default: module:function)")
+    locking.add_argument("-o", "--output", metavar="FILE", help="the lock file (default comms.lock)")
+    locking.add_argument("--check", action="store_true", help="compile what is locked again and compare; 1 if it drifted")
+    locking.add_argument("--update", action="store_true", help="compile what is locked again and overwrite")
+    locking.set_defaults(command=lock_command)
+
+
+def _function_options(parser: argparse.ArgumentParser, more: str = "") -> None:
+    told = "as train.py:step or package.module:Class.method" + (f"; {more}" if more else "")
+    parser.add_argument("function", metavar="module:function", help=told)
+    _call_options(parser)
+
+
+def _call_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--args", default="", metavar="TYPES",
+        help='the types of the arguments, as "bfloat16[8192@x,1024] int32[]", or module:function that returns them',
+    )  # fmt: skip
+    parser.add_argument("--mesh", default="", metavar="x=4,y=2", help="mesh axes and their sizes")
+    parser.add_argument(
+        "--axis-types", choices=["explicit", "auto"],
+        help="of the mesh: explicit, as jax.make_mesh makes them (default), or auto: the compiler chooses layouts",
+    )  # fmt: skip
+
+
+def _platform_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed")
+
+
+def _form_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--timeline", action="store_true", help="print when compute and transfers run, as modelled")
+    parser.add_argument("--trace", metavar="FILE", help="write the timeline as a trace that Perfetto opens")
+    parser.add_argument("--hardware", help="the hardware of the timeline (default: that compiled for)")
 
 
 def _problem_options(parser: argparse.ArgumentParser) -> None:
@@ -158,6 +232,24 @@ def run_command(options: argparse.Namespace) -> int:
     from shardwise import session
 
     return session.run(options)
+
+
+def audit_command(options: argparse.Namespace) -> int:
+    from shardwise import evidence
+
+    return evidence.audit(options)
+
+
+def rehearse_command(options: argparse.Namespace) -> int:
+    from shardwise import evidence
+
+    return evidence.rehearse(options)
+
+
+def lock_command(options: argparse.Namespace) -> int:
+    from shardwise import locking
+
+    return locking.run(options)
 
 
 if __name__ == "__main__":

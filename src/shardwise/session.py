@@ -47,8 +47,9 @@ def run(options: argparse.Namespace) -> int:
     dtype = options.dtype or _common_dtype(sources)
     _check_real(sources, dtype)
     with progress("starting JAX"):
-        mesh = _start(grid, options.platform)
-    with _enough_bits(dtype), _enough_memory():
+        choose_devices(grid.size, options.platform)
+        mesh = mesh_on(grid, options.platform)
+    with enough_bits(dtype), _enough_memory():
         return _run(equation, sizes, sources, dtype, mesh, options)
 
 
@@ -141,21 +142,31 @@ def _sizes(sizes: dict[str, int], sources: dict[int, Any], equation: Equation) -
     return sizes
 
 
-def _start(grid: Mesh, platform: str | None) -> Any:
-    """A mesh on the devices that are there; the host appears as many devices as the mesh needs."""
+def choose_devices(count: int, platform: str | None) -> None:
+    """Choose the platform before JAX starts; the host appears as so many devices."""
     import jax
 
-    from shardwise.runtime.devices import make_mesh, simulate
+    from shardwise.runtime.devices import simulate
 
     if platform == "cpu":
-        simulate(grid.size)
-    else:
-        with contextlib.suppress(RuntimeError):  # JAX has started already: take its devices as they are
-            jax.config.update("jax_num_cpu_devices", grid.size)
-        if platform:
-            jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
+        simulate(count)
+        return
+    with contextlib.suppress(RuntimeError):  # JAX has started already: take its devices as they are
+        jax.config.update("jax_num_cpu_devices", count)
+    if platform:
+        jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
+
+
+def mesh_on(grid: Mesh, platform: str | None, axis_types: Any = None) -> Any:
+    """A mesh on the devices that are there.
+
+    Raises:
+        DeviceError: there are too few, or none of the platform.
+    """
+    from shardwise.runtime.devices import make_mesh
+
     try:
-        mesh = make_mesh(grid)
+        mesh = make_mesh(grid, axis_types=axis_types)
     except ShardwiseError:
         raise
     except (RuntimeError, AssertionError) as error:  # JAX asserts where it finds no backend of the platform
@@ -167,7 +178,7 @@ def _start(grid: Mesh, platform: str | None) -> Any:
 
 
 @contextlib.contextmanager
-def _enough_bits(dtype: str) -> Iterator[None]:
+def enough_bits(dtype: str) -> Iterator[None]:
     """Numbers of 64 bits where they are asked for, which JAX would make ones of 32 in silence."""
     import jax
 

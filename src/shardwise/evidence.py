@@ -1,0 +1,222 @@
+"""`shardwise audit` and `shardwise rehearse`: compile a user's function, and print what the compiler made of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from shardwise.chips.topology import Topology
+from shardwise.compiled.lock import Made
+from shardwise.errors import AuditMismatchError, DeviceError, FileError, ShardwiseError
+from shardwise.loading import arguments, check_call, load_function
+from shardwise.mesh import Mesh
+from shardwise.session import WIDE, choose_devices, enough_bits, mesh_on, progress
+
+MOST_SIMULATED = 512
+# The packages that hold the compiler, by what a target begins with; of several the first one installed.
+COMPILERS = {
+    "tpu": ("libtpu",),
+    "gpu": ("jax-cuda13-plugin", "jax-cuda12-plugin", "jax-rocm7-plugin", "jax-rocm60-plugin"),
+    "cpu": ("jaxlib",),
+}
+
+
+def audit(options: argparse.Namespace) -> int:
+    """Compile a function for the devices at hand, and show what came out."""
+    _check_forms(options)
+    return _show(compiled(made_by(options.function, options)), options)
+
+
+def rehearse(options: argparse.Namespace) -> int:
+    """Compile a function, or the plan of an equation, for devices that are not attached, and show what came out."""
+    _check_forms(options)
+    if _is_equation(options.function):
+        found, plan = _planned(options)
+        return _show(found, options, plan)
+    if options.sizes:
+        raise ShardwiseError(f"--sizes belong to an equation, and {options.function} is a function: give its --args")
+    return _show(compiled(made_by(options.function, options)), options)
+
+
+def made_by(function: str, options: argparse.Namespace) -> Made:
+    """How the command line says that a function is compiled."""
+    given = {name: getattr(options, name, None) or "" for name in ("args", "mesh", "axis_types", "on", "platform")}
+    return Made(function, **given)
+
+
+def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False) -> Any:
+    """Compile a function as the command line says it: for the devices at hand, or for those of `made.on`.
+
+    Args:
+        folder: where modules are looked for beside the current folder.
+        started: the devices have been chosen already (`start`).
+    """
+    grid = Mesh.parse(made.mesh) if made.mesh else None
+    with users_output_aside():
+        with progress("starting JAX"):
+            if not started:
+                start([made])
+            function = load_function(made.function, folder)
+        mesh = _mesh(grid, made)
+        args = arguments(made.args, mesh, folder) if made.args else ()
+        check_call(made.function, function, args)
+        with progress(f"compiling {made.function}"), enough_bits(_widest(args)):
+            return _compile(function, args, mesh, made.on)
+
+
+def _widest(args: tuple[Any, ...]) -> str:
+    """A dtype of 64 bits, where an argument has one."""
+    import jax
+
+    names = (str(getattr(leaf, "dtype", "")) for leaf in jax.tree.leaves(args))
+    return next((name for name in names if name in WIDE), "")
+
+
+def start(what: Iterable[Made]) -> None:
+    """Choose devices, before JAX starts, that serve to compile all of these.
+
+    A rehearsal takes none of this machine's accelerators; a function that makes a mesh of all devices by itself finds as
+    many simulated ones as the cluster has, up to `MOST_SIMULATED`.
+
+    Raises:
+        ShardwiseError: they are for different platforms, or JAX runs already with other devices.
+    """
+    here, away = [made for made in what if not made.on], [made for made in what if made.on]
+    platforms = {made.platform: made.function for made in here if made.platform}
+    if len(platforms) > 1:
+        raise ShardwiseError(
+            f"one process cannot compile for the platforms {' and '.join(sorted(platforms))} at once: name the functions of "
+            f"one, as shardwise lock --check {next(iter(platforms.values()))}"
+        )
+    count = max((Mesh.parse(made.mesh).size for made in here if made.mesh), default=1)
+    if here:
+        if platforms or any(made.mesh for made in here):
+            choose_devices(count, next(iter(platforms), None))
+        return
+    sizes = [Topology.parse(made.on).size for made in away]
+    with contextlib.suppress(DeviceError):  # JAX runs already: its devices are left as they are
+        choose_devices(max((size for size in sizes if size <= MOST_SIMULATED), default=1), "cpu")
+
+
+def _mesh(grid: Mesh | None, made: Made) -> Any:
+    """The mesh of the devices at hand, or one without devices for a rehearsal."""
+    if grid is None:
+        return None
+    from jax.sharding import AbstractMesh, AxisType
+
+    kind = AxisType.Auto if made.axis_types == "auto" else AxisType.Explicit
+    if not made.on:
+        return mesh_on(grid, made.platform, kind)
+    return AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=(kind,) * len(grid.axes))
+
+
+def _compile(function: Any, args: tuple[Any, ...], mesh: Any, on: str) -> Any:
+    from shardwise.compiled import compiling
+
+    return compiling.rehearse(function, *args, on=on, mesh=mesh) if on else compiling.audit(function, *args, mesh=mesh)
+
+
+@contextlib.contextmanager
+def users_output_aside() -> Iterator[None]:
+    """What the user's code prints while it is imported and traced goes to stderr: stdout is for the facts alone."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def versions(target: str) -> dict[str, str]:
+    """The versions of JAX and of the compiler that serves a target.
+
+    >>> list(versions("cpu:8"))
+    ['jax', 'jaxlib']
+    """
+    name = target.split(":")[0]
+    kind = "cpu" if name.startswith("cpu") else "tpu" if name.startswith(("v", "tpu")) else "gpu"
+    found = {}
+    for package in ("jax", *COMPILERS[kind]):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _is_equation(text: str) -> bool:
+    return "->" in text or "→" in text
+
+
+def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
+    """The audit of the best plan of an equation, and the plan."""
+    import jax
+
+    from shardwise import api
+    from shardwise.compiled import compiling
+    from shardwise.compiled.targets import mesh_of
+    from shardwise.notation import parse, parse_sizes
+
+    if options.args:
+        raise ShardwiseError("--args belong to a function: an equation has --sizes, and --dtype")
+    if not options.mesh:
+        raise ShardwiseError(f"the mesh of {options.function} is missing: add it, as --mesh x=8")
+    sizes = parse_sizes(options.sizes)
+    topology = Topology.parse(options.on)
+    plan = api.plan(
+        options.function, sizes=sizes, mesh=options.mesh, hardware=options.hardware or topology.chip, dtype=options.dtype
+    )
+    start([Made(options.function, on=options.on)])
+    mesh = mesh_of(options.on, options.mesh)
+    structs = [
+        jax.ShapeDtypeStruct(
+            tuple(sizes[dim] for dim in operand.dims), jax.numpy.dtype(options.dtype),
+            sharding=jax.sharding.NamedSharding(mesh, operand.layout.spec),
+        )
+        for operand in parse(options.function).on(Mesh.parse(options.mesh)).operands
+    ]  # fmt: skip
+    with progress("compiling the plan"):
+        found = compiling.rehearse(plan.function(mesh), *structs, on=options.on, mesh=mesh)
+    return dataclasses.replace(found, name=options.function), plan
+
+
+# Showing.
+
+
+def _check_forms(options: argparse.Namespace) -> None:
+    if options.json and options.timeline:
+        raise ShardwiseError("--json and --timeline are two forms of the same audit: ask for one of them")
+    if options.trace and not Path(options.trace).parent.is_dir():
+        raise FileError(f"--trace {options.trace}: there is no folder {Path(options.trace).parent}")
+
+
+def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
+    """Print an audit; of a plan also whether it was compiled as planned: 1 where it was not."""
+    from shardwise.compiled.export import facts
+
+    if options.trace:
+        try:
+            found.timeline(options.hardware).save(options.trace)
+        except OSError as error:
+            raise FileError(f"--trace {options.trace}: cannot be written: {error.strerror or error}") from None
+    differs = None if plan is None else _differs(found, plan)
+    if options.json:
+        certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
+        print(json.dumps(facts(found) | certificate, ensure_ascii=False, indent=2))
+    elif options.timeline:
+        print(found.timeline(options.hardware))
+    else:
+        print(found)
+        if plan is not None:
+            print("\n" + (differs or "compiled as planned: the same collectives, axes and bytes"))
+    return 1 if differs else 0
+
+
+def _differs(found: Any, plan: Any) -> str:
+    """How the compiled program differs from the plan; empty where it does not."""
+    try:
+        found.assert_matches(plan)
+    except AuditMismatchError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,145 @@
+"""`shardwise lock`: write what functions compile to into `comms.lock`, and hold them to it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from shardwise.compiled import lock
+from shardwise.compiled.drift import difference, report, versions_lines
+from shardwise.compiled.lock import Entry, Lock, Made
+from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, one_line
+from shardwise.evidence import compiled, made_by, start, versions
+from shardwise.planning.explain import bytes_text
+
+FILE = "comms.lock"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Lock functions, check the lock file, or lock what it holds again; 0, 1 on drift, 2 where something cannot be compiled."""
+    if options.check and options.update:
+        raise ShardwiseError("--check compares and --update overwrites: ask for one of them")
+    files = [name for name in options.what if ":" not in name]
+    functions = [name for name in options.what if ":" in name]
+    if options.check or options.update:
+        path = _one_file(files, options)
+        _refuse_making(options)
+        return _again(path, functions, update=options.update)
+    if files or not functions:
+        given = f"{files[0]!r} names no function: write" if files else "name a function:"
+        raise ShardwiseError(f"{given} module:function, as train.py:step; --check compares what is locked already")
+    return _lock_functions(Path(options.output or FILE), functions, options)
+
+
+def _one_file(files: list[str], options: argparse.Namespace) -> Path:
+    named = [*files, *([options.output] if options.output else [])]
+    if len(named) > 1:
+        raise ShardwiseError(f"{' and '.join(named)}: one lock file at a time")
+    return Path(named[0] if named else FILE)
+
+
+def _refuse_making(options: argparse.Namespace) -> None:
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("args", "mesh", "axis_types", "on", "platform", "name")
+        if getattr(options, name)
+    ]
+    if given:
+        raise ShardwiseError(
+            f"{', '.join(given)}: --check and --update compile as the lock file says; lock a function anew without them"
+        )
+
+
+# Writing.
+
+
+def _lock_functions(path: Path, functions: list[str], options: argparse.Namespace) -> int:
+    if options.name and len(functions) > 1:
+        raise ShardwiseError(f"--name {options.name}: it names one function, and {len(functions)} are given")
+    if not path.absolute().parent.is_dir():
+        raise FileError(f"{path}: there is no folder {path.parent}")
+    held = lock.read(path) if path.exists() else Lock()
+    made = [made_by(function, options) for function in functions]
+    start(made)
+    entries = [_entry(options.name or how.function, how, path) for how in made]
+    _write(path, held, entries)
+    return 0
+
+
+def _entry(name: str, made: Made, path: Path) -> Entry:
+    folder = path.absolute().parent
+    audit = compiled(made, folder, started=True)
+    return lock.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
+
+
+def _write(path: Path, held: Lock, entries: list[Entry]) -> None:
+    merged = held.with_entries(entries)
+    lock.write(path, merged.entries, merged.memory_tolerance)
+    for entry in entries:
+        old = held.find(entry.key)
+        count = counted(sum(row.count for row in entry.rows), "collective")
+        peak = f", {bytes_text(entry.memory.peak)} at the peak" if entry.memory else ""
+        print(f"{path}: {one_line(entry.key)}: {count}, {bytes_text(entry.wire_bytes)} on the wire{peak}")
+        for line in difference(old, entry, held.memory_tolerance).drift if old else ():
+            print(f"  {line}")
+
+
+# Checking.
+
+
+def _again(path: Path, functions: list[str], *, update: bool) -> int:
+    """Compile what is locked again, and compare or overwrite."""
+    held = lock.read(path)
+    chosen = _chosen(held, functions)
+    start([entry.made for entry in chosen if entry.made is not None])
+    fresh: list[Entry] = []
+    failed = drifted = 0
+    for old in chosen:
+        if old.made is None:
+            print(f"{one_line(old.key)}: made by a test, which holds to it; not compiled here")
+            continue
+        try:
+            new = _entry(old.name, old.made, path)
+            if new.target != old.target:
+                raise ShardwiseError(
+                    f"it compiles for {new.target} here: check it where {old.target} is, or name its --platform"
+                )
+        except ShardwiseError as error:
+            failed += 1
+            print(f"shardwise: {one_line(old.key)}: {error}", file=sys.stderr)
+            continue
+        fresh.append(new)
+        drifted += not update and _compare(held, old, new)
+    if update and not failed:
+        _write(path, held, fresh)
+    if drifted:
+        print(f"\nIf that is meant: shardwise lock --update {path}")
+    return 2 if failed else 1 if drifted else 0
+
+
+def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:
+    """The entries of the functions named, or all."""
+    names = [name for entry in held.entries for name in (entry.name, *([entry.made.function] if entry.made else []))]
+    for function in functions:
+        if function not in names:
+            raise ShardwiseError(
+                f"{function} is not locked{did_you_mean(function, names)}: lock it without --check and --update"
+            )
+    return tuple(
+        entry for entry in held.entries
+        if not functions or entry.name in functions or (entry.made is not None and entry.made.function in functions)
+    )  # fmt: skip
+
+
+def _compare(held: Lock, old: Entry, new: Entry) -> bool:
+    """Print how one entry compares; whether it drifted."""
+    told = report(old, new, held.memory_tolerance)
+    print(told or f"{one_line(old.key)}: as locked")
+    for line in difference(old, new, held.memory_tolerance).moved:
+        print(f"  {line}; the same collectives, so no drift")
+    if not told and not os.environ.get("CI"):
+        for line in versions_lines(old, new):
+            print(f"  {line}; no drift by itself")
+    return bool(told)
