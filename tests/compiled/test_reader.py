@@ -196,7 +196,8 @@ def iota_text(mesh: Mesh, axes: tuple[str, ...]) -> str:
 
 def mesh_text(mesh: Mesh, axes: tuple[str, ...]) -> str:
     sizes = ",".join(f"'axis_{name}'={size}" for name, size in mesh.axes)
-    return f"mesh[{sizes}] {{{','.join(f"'axis_{axis}'" for axis in axes)}}}"
+    joined = ",".join(f"'axis_{axis}'" for axis in axes)
+    return f"mesh[{sizes}] {{{joined}}}"
 
 
 @given(meshes_and_axes())

@@ -1,4 +1,4 @@
-"""The reader against the corpus: in every text every collective is found, with its axes, bytes, trips and line; nothing is unread."""
+"""The reader against the corpus: every collective of every text, with its axes, bytes, trips and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate: what compilers made of every benchmark equation is its plan; and programs that were tampered with fail it."""
+"""The certificate: what compilers made of every benchmark equation is its plan; programs that were tampered with fail it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from shardwise.notation import parse
 TARGETS = ["cpu", "v5e:2x4", "v6e:2x4", "v7x:2x2x1", "v4:2x2x2", "v5p:2x2x2", "h100:8"]
 BY_NAME = {case.name: case for case in CASES}
 COLLECTIVE = re.compile(
-    rf"^(?P<head>\s+(?:ROOT )?%)(?P<name>\S+) = (?P<shape>\([^=]*?\)|\S+) (?P<kind>(?:{'|'.join(KINDS)})(?:-start)?)\(%(?P<operand>[^\s,)]+)"
+    r"^(?P<head>\s+(?:ROOT )?%)(?P<name>\S+) = (?P<shape>\([^=]*?\)|\S+) "
+    rf"(?P<kind>(?:{'|'.join(KINDS)})(?:-start)?)\(%(?P<operand>[^\s,)]+)"
 )
 
 

@@ -1,4 +1,4 @@
-"""Assertions on an audit: only these collectives, those of the plan, hidden, within memory. Each says what differs, and where."""
+"""Assertions on an audit: only these collectives, those of the plan, hidden, within memory. Each says what differs."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -168,8 +167,8 @@ def compile_here(lowered: Any) -> Any:
 
 def name_of(function: Any) -> str:
     """What a function is called: of a partial or wrapped one, what is inside."""
-    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
-        function = function.func if isinstance(function, functools.partial) else function.__wrapped__
+    while (inner := getattr(function, "func", None) or getattr(function, "__wrapped__", None)) is not None:
+        function = inner
     name = getattr(function, "__name__", type(function).__name__)
     return "a lambda" if name == "<lambda>" else name
 

@@ -73,9 +73,11 @@ class Flow:
                 seen.add(user.name)
                 if user.opcode.endswith("-done") or (chained and _holds(self.module, user, _CLOSES)):
                     return user
-                if user.opcode.endswith("-update") or user.opcode in ("get-tuple-element", "bitcast"):
-                    pending.append(user)
-                elif chained and self.survey.talks(user):
+                if (
+                    user.opcode.endswith("-update")
+                    or user.opcode in ("get-tuple-element", "bitcast")
+                    or (chained and self.survey.talks(user))
+                ):
                     pending.append(user)
         return None
 

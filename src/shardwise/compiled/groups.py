@@ -98,7 +98,8 @@ def _on_mesh(match: re.Match[str]) -> Groups | None:
 def _ordered(text: str) -> np.ndarray | None:
     if text.startswith("["):
         match = _IOTA.match(text)
-        return _iota(match).reshape(-1) if match and _iota(match) is not None else np.arange(int(_integers(text[1:-1])[0]))
+        grid = _iota(match) if match else np.arange(_integers(text[1:-1])[0])
+        return None if grid is None else grid.reshape(-1)
     return np.array(_integers(text))
 
 

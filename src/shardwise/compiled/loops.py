@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Callable
@@ -57,12 +58,10 @@ def _extrapolated(module: Module, condition: Computation, states: list[list[Valu
     """Where each counter moves by equal steps, the first turn at which the condition fails, found by bisection."""
     first, last, before = states[0], states[-1], states[-2]
     steps: list[int | None] = []
-    for place, value in enumerate(first):
-        seen = [state[place] for state in states]
+    for seen in zip(*states, strict=True):
         integers = [v for v in seen if isinstance(v, int)]
-        differences = {b - a for a, b in zip(integers, integers[1:], strict=False)}
+        differences = {b - a for a, b in itertools.pairwise(integers)}
         steps.append(differences.pop() if len(integers) == len(seen) and len(differences) == 1 else None)
-        assert value is first[place]
 
     def holds(trip: int) -> int | None:
         state: list[Value] = [

@@ -125,6 +125,7 @@ class _Reader:
         kind = "reduce-scatter" if scattered else kind
         groups, axes, size = self._groups(kind, instruction)
         closing = flow.closing(site.runs)
+        starts = closing is not None or site.runs.opcode.endswith("-start")
         gives = self._arrays(instruction, [self._result(site, closing, scattered)])
         takes = self._arrays(instruction, [_shape_of(site.home, name) for name in instruction.operands])
         held = float(sum(array.bytes for array in takes))

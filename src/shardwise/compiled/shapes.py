@@ -11,7 +11,8 @@ from dataclasses import dataclass
 DTYPES = {
     "pred": ("bool", 8), "token": ("token", 0), "opaque": ("opaque", 0),
     "s2": ("int2", 2), "s4": ("int4", 4), "s8": ("int8", 8), "s16": ("int16", 16), "s32": ("int32", 32), "s64": ("int64", 64),
-    "u2": ("uint2", 2), "u4": ("uint4", 4), "u8": ("uint8", 8), "u16": ("uint16", 16), "u32": ("uint32", 32), "u64": ("uint64", 64),
+    "u2": ("uint2", 2), "u4": ("uint4", 4), "u8": ("uint8", 8), "u16": ("uint16", 16), "u32": ("uint32", 32),
+    "u64": ("uint64", 64),
     "f16": ("float16", 16), "bf16": ("bfloat16", 16), "f32": ("float32", 32), "f64": ("float64", 64),
     "c64": ("complex64", 64), "c128": ("complex128", 128),
     "f4e2m1fn": ("float4_e2m1fn", 4), "f8e3m4": ("float8_e3m4", 8), "f8e4m3": ("float8_e4m3", 8),
