@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardwise.chips.topology import Topology
     from shardwise.compiled.audit import Audit
     from shardwise.compiled.compiling import audit, rehearse
-    from shardwise.compiled.timeline import Timeline
+    from shardwise.compiled.schedule.timeline import Timeline
     from shardwise.errors import ShardwiseError
     from shardwise.layout import Layout
     from shardwise.mesh import Mesh
@@ -41,7 +41,7 @@ _HOMES = {
     "Plan": "shardwise.api",
     "Program": "shardwise.program",
     "ShardwiseError": "shardwise.errors",
-    "Timeline": "shardwise.compiled.timeline",
+    "Timeline": "shardwise.compiled.schedule.timeline",
     "Topology": "shardwise.chips.topology",
     "audit": "shardwise.compiled.compiling",
     "check": "shardwise.runtime.checking",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import jax
 
     from shardwise.compiled.audit import Audit
-    from shardwise.compiled.timeline import Timeline
+    from shardwise.compiled.schedule.timeline import Timeline
 
 
 class Plan(Ranking):

@@ -155,7 +155,7 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
 
     from shardwise import api
     from shardwise.compiled import compiling
-    from shardwise.compiled.targets import mesh_of
+    from shardwise.compiled.targets.devices import mesh_of
     from shardwise.notation import parse, parse_sizes
 
     if options.args:
@@ -204,12 +204,12 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     if options.json:
         certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
         print(json.dumps(facts(found) | certificate, ensure_ascii=False, indent=2))
-    elif options.timeline:
-        print(found.timeline(options.hardware))
     else:
         print(found)
         if plan is not None:
             print("\n" + (differs or "compiled as planned: the same collectives, axes and bytes"))
+        if options.timeline:
+            print(f"\n{found.timeline(options.hardware)}")
     return 1 if differs else 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.compiled.signature import EXAMPLE, check_on, parse_types
-from shardwise.compiled.sources import is_users
+from shardwise.compiled.text.sources import is_users
 from shardwise.errors import CompileError, ShardwiseError, did_you_mean, one_line
 from shardwise.mesh import Mesh
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.compiled.facts import MADE_BY_THE_COMPILER
-from shardwise.compiled.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
-from shardwise.compiled.hlo import parse_instruction, read
-from shardwise.compiled.loops import trip_count
-from shardwise.compiled.reading import collectives
-from shardwise.compiled.shapes import UnreadShapeError, parse, total_bytes
+from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
+from shardwise.compiled.text.hlo import parse_instruction, read
+from shardwise.compiled.text.loops import trip_count
+from shardwise.compiled.text.reading import collectives
+from shardwise.compiled.text.shapes import UnreadShapeError, parse, total_bytes
 from shardwise.errors import CompiledTextError
 from shardwise.mesh import Mesh
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from shardwise.compiled.facts import Collective
-from shardwise.compiled.hlo import read
-from shardwise.compiled.reading import Reading, collectives
-from shardwise.compiled.sources import is_users
-from shardwise.compiled.walk import KINDS
+from shardwise.compiled.text.hlo import read
+from shardwise.compiled.text.reading import Reading, collectives
+from shardwise.compiled.text.sources import is_users
+from shardwise.compiled.text.walk import KINDS
 from shardwise.mesh import Mesh
 
 HERE = Path(__file__).parent

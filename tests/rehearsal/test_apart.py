@@ -14,8 +14,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise.compiled import apart
-from shardwise.compiled.apart import compile_apart
+from shardwise.compiled.targets import apart
+from shardwise.compiled.targets.apart import compile_apart
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError
 
 MESH = jax.sharding.AbstractMesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
@@ -66,7 +66,7 @@ def test_what_is_donated_static_or_at_home_elsewhere_comes_along():
 def test_this_process_loads_no_compiler_of_other_devices():
     code = """
         import jax
-        from shardwise.compiled.apart import compile_apart
+        from shardwise.compiled.targets.apart import compile_apart
         found = compile_apart(lambda a: a * 2, (jax.ShapeDtypeStruct((8, 8), "float32"),), "v5e:2x4")
         assert "is_scheduled=true" in found.text
         print("libtpu" in open("/proc/self/maps").read())

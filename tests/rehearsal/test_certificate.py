@@ -14,7 +14,7 @@ from benchmarks.cases import CASES, Case
 from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.certify import planned_collectives
-from shardwise.compiled.walk import KINDS
+from shardwise.compiled.text.walk import KINDS
 from shardwise.errors import AuditMismatchError
 from shardwise.notation import parse
 

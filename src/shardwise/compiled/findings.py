@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.compiled.facts import Collective, Work
-from shardwise.compiled.flow import Flow
-from shardwise.compiled.hlo import Instruction, Module
-from shardwise.compiled.sources import metadata
-from shardwise.compiled.walk import survey
+from shardwise.compiled.text.flow import Flow
+from shardwise.compiled.text.hlo import Instruction, Module
+from shardwise.compiled.text.sources import metadata
+from shardwise.compiled.text.walk import survey
 from shardwise.planning.explain import bytes_text
 
 REPEATED = 1.05  # products done more often than this stand out

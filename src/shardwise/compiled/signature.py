@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from shardwise.compiled.shapes import DTYPES
+from shardwise.compiled.text.shapes import DTYPES
 from shardwise.errors import LayoutError, NotationError, did_you_mean, pointed
 from shardwise.layout import Axes
 from shardwise.mesh import AXIS_NAME, Mesh

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from shardwise.compiled.facts import MADE_BY_THE_COMPILER, Collective
+from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
 from shardwise.compiled.findings import REPEATED
 from shardwise.errors import counted, one_line
 from shardwise.planning.explain import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
-    from shardwise.compiled.timeline import Timeline
+    from shardwise.compiled.schedule.timeline import Timeline
 
 MOST_ROWS = 40
 HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
@@ -72,7 +72,7 @@ def _hidden(them: Sequence[Collective], timeline: Timeline | None) -> str:
 
 def where(collective: Collective) -> str:
     """The source line, with the file's name alone."""
-    if collective.source == MADE_BY_THE_COMPILER:
+    if collective.source in (MADE_BY_THE_COMPILER, MADE_BY_A_PLAN):
         return collective.source
     return PurePath(collective.source.replace("\\", "/")).name + (" (nearby)" if collective.inferred else "")
 

@@ -13,11 +13,11 @@ from typing import Any
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
-from shardwise.compiled.hlo import Module
-from shardwise.compiled.kernels import Cores
-from shardwise.compiled.replay import COMPUTE, Event, Player, Run, flattened
-from shardwise.compiled.tape import PER_SECOND, record
-from shardwise.compiled.work import Workbook
+from shardwise.compiled.text.hlo import Module
+from shardwise.compiled.schedule.kernels import Cores
+from shardwise.compiled.schedule.replay import COMPUTE, Event, Player, Run, flattened
+from shardwise.compiled.schedule.tape import PER_SECOND, record
+from shardwise.compiled.schedule.work import Workbook
 from shardwise.mesh import Mesh
 
 MOST_SPANS = 20_000
@@ -98,7 +98,7 @@ class Timeline:
 
     def chrome_trace(self) -> dict[str, Any]:
         """The timeline as Chrome's trace events, which ui.perfetto.dev opens."""
-        from shardwise.compiled.chrome import trace
+        from shardwise.compiled.schedule.chrome import trace
 
         return trace(self)
 
@@ -107,7 +107,7 @@ class Timeline:
         Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
 
     def __str__(self) -> str:
-        from shardwise.compiled.gantt import drawn
+        from shardwise.compiled.schedule.gantt import drawn
 
         return drawn(self)
 
@@ -123,8 +123,8 @@ def timeline(
     """Replay a compiled program's schedule on a model of one device and its links.
 
     >>> from shardwise.chips import hardware
-    >>> from shardwise.compiled.hlo import read
-    >>> from shardwise.compiled.reading import collectives
+    >>> from shardwise.compiled.text.hlo import read
+    >>> from shardwise.compiled.text.reading import collectives
     >>> module = read('''HloModule jit_f, is_scheduled=true, num_partitions=4
     ... ENTRY %main (p: bf16[1000000]) -> bf16[4000000] {
     ...   %p = bf16[1000000]{0} parameter(0)

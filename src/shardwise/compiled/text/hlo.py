@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardwise.compiled import shapes
+from shardwise.compiled.text import shapes
 from shardwise.errors import CompiledTextError, one_line
 
 SHOWN = 120  # characters of a line that cannot be read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from shardwise.compiled.hlo import Instruction, Module
+from shardwise.compiled.text.hlo import Instruction, Module
 
 _METADATA = re.compile(r"\bmetadata=\{((?:[^{}\"]|\"(?:\\.|[^\"\\])*\")*)\}")
 _FIELD = re.compile(r'(\w+)=(?:"((?:\\.|[^"\\])*)"|([^\s,{}]+))')
@@ -72,6 +72,11 @@ class Sources:
 def is_users(file: str) -> bool:
     """Whether a file is the user's own, neither a library's nor this package's."""
     return not _LIBRARY.search(file)
+
+
+def is_planners(file: str) -> bool:
+    """Whether a file is this package's, which lowers plans."""
+    return re.search(r"(^|[/\\])shardwise[/\\]", file) is not None and not is_users(file)
 
 
 def metadata(instruction: Instruction) -> dict[str, str]:

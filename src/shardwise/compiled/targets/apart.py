@@ -19,8 +19,8 @@ from jax.sharding import AxisType
 
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import MemoryUse
-from shardwise.compiled.homing import at_home, written_mesh
-from shardwise.compiled.portable import Portable, export_platform, portable, untraced
+from shardwise.compiled.targets.homing import at_home, written_mesh
+from shardwise.compiled.targets.portable import Portable, export_platform, portable, untraced
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError, ShardwiseError
 from shardwise.mesh import Mesh
 
@@ -109,9 +109,9 @@ def _written(leaf: Any) -> dict[str, Any]:
 
 
 def _asked(folder: Path, topology: Topology, timeout_seconds: float) -> dict[str, Any]:
-    home = str(Path(__file__).parents[2])
+    home = str(Path(__file__).parents[3])
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "shardwise.compiled.child", str(folder)]
+    command = [sys.executable, "-m", "shardwise.compiled.targets.child", str(folder)]
     # No device of this machine takes part.
     environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
-from shardwise.compiled.loops import trip_count
+from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.text.loops import trip_count
 
 MOST_DEPTH = 200
 SCHEDULES = ("while", "conditional", "call")  # run computations that have a schedule of their own

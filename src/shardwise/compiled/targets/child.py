@@ -1,4 +1,4 @@
-"""The child of `compile_apart`: `python -m shardwise.compiled.child FOLDER` compiles what the folder asks; it answers there."""
+"""The child of `compile_apart`: `python -m shardwise.compiled.targets.child FOLDER` compiles what the folder asks; it answers there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jax import export
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shardwise.chips.topology import Topology
-from shardwise.compiled.apart import ANSWER, PROGRAM, REQUEST
-from shardwise.compiled.targets import compile_for, memory_of, mesh_of, reason
+from shardwise.compiled.targets.apart import ANSWER, PROGRAM, REQUEST
+from shardwise.compiled.targets.devices import compile_for, memory_of, mesh_of, reason
 from shardwise.errors import ShardwiseError
 
 

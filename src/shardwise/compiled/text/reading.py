@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.compiled import shapes
-from shardwise.compiled.facts import MADE_BY_THE_COMPILER, Collective
-from shardwise.compiled.flow import Flow, carries_on
-from shardwise.compiled.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
-from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
-from shardwise.compiled.sources import Sources, metadata
-from shardwise.compiled.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
+from shardwise.compiled.text import shapes
+from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
+from shardwise.compiled.text.flow import Flow, carries_on
+from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
+from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.text.sources import Sources, is_planners, metadata
+from shardwise.compiled.text.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
@@ -34,7 +34,7 @@ def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
     Wire bytes are what one device sends, of B bytes that it holds and n devices of a group: all-gather B (n-1),
     reduce-scatter and all-to-all B (n-1)/n, all-reduce 2 B (n-1)/n, permute B ("How to Scale Your Model", sharding).
 
-    >>> from shardwise.compiled.hlo import read
+    >>> from shardwise.compiled.text.hlo import read
     >>> module = read('''HloModule jit_f, num_partitions=2
     ... ENTRY %main (p: f32[4]) -> f32[8] {
     ...   %p = f32[4]{0} parameter(0)
@@ -203,7 +203,10 @@ class _Reader:
         for candidate in (*site.flow.upwards(opening), *site.flow.downwards(closing), *reversed(site.visit.path)):
             if (line := self.sources.line(candidate)) is not None:
                 return str(line), op_name or metadata(candidate).get("op_name", ""), True
-        return MADE_BY_THE_COMPILER, op_name, False
+        asked = next((frames[0] for candidate in own if (frames := self.sources.frames(candidate))), None)
+        if asked is None:
+            return MADE_BY_THE_COMPILER, op_name, False
+        return (MADE_BY_A_PLAN if is_planners(asked.file) else str(asked)), op_name, False
 
     def _is_sliced(self, flow: Flow, closing: Instruction, part: float) -> bool:
         """Whether all that use an all-reduce's result keep one device's part of it."""

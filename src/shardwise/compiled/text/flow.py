@@ -6,8 +6,8 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardwise.compiled.hlo import Computation, Instruction, Module
-from shardwise.compiled.walk import Survey, inside
+from shardwise.compiled.text.hlo import Computation, Instruction, Module
+from shardwise.compiled.text.walk import Survey, inside
 
 # What hands an array on as it is, or as a view.
 HANDS_ON = (

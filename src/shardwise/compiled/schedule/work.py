@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shardwise.compiled import shapes
-from shardwise.compiled.hlo import Computation, Instruction, Module, Unread
-from shardwise.compiled.walk import WRAPS, Visit, is_product
+from shardwise.compiled.text import shapes
+from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.text.walk import WRAPS, Visit, is_product
 
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
 _LABELS = re.compile(r"\bdim_labels=([\w?]+)_([\w?]+)->([\w?]+)")
@@ -38,7 +38,7 @@ class Workbook:
 def product_flops(module: Module, instruction: Instruction, home: Computation | None = None) -> float:
     """The FLOPs of the products that an instruction is, or runs as part of itself (of a fusion those inside it).
 
-    >>> from shardwise.compiled.hlo import read
+    >>> from shardwise.compiled.text.hlo import read
     >>> module = read('''HloModule jit_f
     ... ENTRY %main (a: f32[4,8], b: f32[8,2]) -> f32[4,2] {
     ...   %a = f32[4,8]{1,0} parameter(0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from shardwise.compiled.homing import at_home
-from shardwise.compiled.portable import Portable, export_platform, is_jitted, portable, untraced
+from shardwise.compiled.targets.homing import at_home
+from shardwise.compiled.targets.portable import Portable, export_platform, is_jitted, portable, untraced
 from shardwise.errors import CompileError, ShardwiseError
 
 
@@ -36,7 +36,7 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], mesh: jax.shar
     A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an array that it closes
     over) is traced where it is at home, exported, and lowered from there.
 
-    >>> from shardwise.compiled.targets import mesh_of
+    >>> from shardwise.compiled.targets.devices import mesh_of
     >>> lowering = lower_on(lambda a: a * 2, (jax.ShapeDtypeStruct((8,), "float32"),), mesh_of("v5e:2x4"))
     >>> lowering.replicated, lowering.moved
     (('[0]',), False)

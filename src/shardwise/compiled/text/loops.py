@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable
 
-from shardwise.compiled.hlo import Computation, Instruction, Module
+from shardwise.compiled.text.hlo import Computation, Instruction, Module
 
 _NOTED = re.compile(r'"known_trip_count":\{"n":"?(\d+)"?\}')
 WATCHED_STEPS = 4  # turns that are computed one by one before the rest is extrapolated

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shardwise.compiled.timeline import Span, Timeline
+    from shardwise.compiled.schedule.timeline import Span, Timeline
 
 MARKS = {"compute": "#", "product": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
 LEGEND = "M products, # other work, . waiting, = collectives, - copies between memories"

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 from jax import export
 
-from shardwise.compiled.homing import AnyMesh, at_home
-from shardwise.compiled.targets import reason
+from shardwise.compiled.targets.homing import AnyMesh, at_home
+from shardwise.compiled.targets.devices import reason
 
-_NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]), "<")
+_NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]), "<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ def untraced(function: Callable[..., Any], errors: Sequence[BaseException]) -> s
     name = getattr(function, "__name__", type(function).__name__)
     said = f"{name} cannot be traced for these devices: {type(first).__name__}: {reason(first)}{at}"
     other = next((error for error in others if reason(error) != reason(first)), None)
+    if "Explicit" in reason(first):
+        said += "\nwritten for Auto axes? give a mesh of them (axis_types=jax.sharding.AxisType.Auto, --axis-types auto)"
     return said if other is None else f"{said}\nnor where it is at home: {type(other).__name__}: {reason(other)}"
 
 

@@ -1,0 +1,1 @@
+"""A compiled schedule, replayed on a model of one device and its links."""
