@@ -125,9 +125,9 @@ def matmul(a: Any, b: Any) -> Any:
 def read(target: str, megabytes: str) -> dict[str, Any]:
     """Read and replay a text of so many megabytes."""
     from shardwise.chips import hardware
+    from shardwise.compiled.schedule.timeline import timeline
     from shardwise.compiled.text.hlo import read as read_text
     from shardwise.compiled.text.reading import collectives
-    from shardwise.compiled.schedule.timeline import timeline
     from shardwise.mesh import Mesh
 
     text = copies(gzip.decompress((GOLDEN / target / "transformer.txt.gz").read_bytes()).decode(), int(megabytes) * 10**6)

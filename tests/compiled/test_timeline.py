@@ -11,11 +11,11 @@ import pytest
 
 from shardwise.chips import hardware
 from shardwise.chips.links import Route
+from shardwise.compiled.schedule.timeline import Timeline, timeline
+from shardwise.compiled.schedule.work import flops_per_device, product_flops
 from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
-from shardwise.compiled.schedule.timeline import Timeline, timeline
 from shardwise.compiled.text.walk import survey, visits
-from shardwise.compiled.schedule.work import flops_per_device, product_flops
 from shardwise.mesh import Mesh
 
 V5E = hardware("tpu-v5e")

@@ -13,9 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 from shardwise.chips.topology import Topology
+from shardwise.compiled.targets.devices import compile_for, mesh_of
 from shardwise.compiled.targets.homing import at_home, written_mesh
 from shardwise.compiled.targets.lowering import lower_on
-from shardwise.compiled.targets.devices import compile_for, mesh_of
 from shardwise.errors import CompileError, LayoutError, MeshError, ShardwiseError
 
 TOPOLOGIES = ["v5e:2x4", "h100:8"]

@@ -13,10 +13,10 @@ from shardwise.chips.topology import Topology
 from shardwise.compiled import certify, table
 from shardwise.compiled.facts import Collective, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
-from shardwise.compiled.text.hlo import Module, Unread, read
-from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.schedule.timeline import Timeline, timeline
 from shardwise.compiled.schedule.work import flops_per_device
+from shardwise.compiled.text.hlo import Module, Unread, read
+from shardwise.compiled.text.reading import collectives
 from shardwise.errors import HardwareError
 from shardwise.mesh import Mesh
 

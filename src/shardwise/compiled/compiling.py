@@ -13,13 +13,13 @@ from jax.sharding import AxisType, NamedSharding
 from shardwise.chips import Hardware, hardware
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
-from shardwise.compiled.targets.apart import compile_apart
 from shardwise.compiled.audit import Audit, audit_text
+from shardwise.compiled.needed import needed_flops
+from shardwise.compiled.targets.apart import compile_apart
+from shardwise.compiled.targets.devices import compile_for, memory_of, mesh_of, reason
 from shardwise.compiled.targets.homing import written_mesh
 from shardwise.compiled.targets.lowering import lower_on
-from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.targets.portable import is_jitted, untraced
-from shardwise.compiled.targets.devices import compile_for, memory_of, mesh_of, reason
 from shardwise.errors import CompileError, HardwareError, ShardwiseError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, make_mesh

@@ -21,8 +21,8 @@ class Collective:
         dtype: JAX's name of it.
         shape: one device's result; of several results the largest.
         group_size: how many devices take part together; of a permutation, the devices along its axes.
-        source: the line of the user's file that it comes from, as `layer.py:14`; `a step of the plan` where Shardwise alone asked
-            for it; `made by the compiler` where nobody did.
+        source: the line of the user's file that it comes from, as `layer.py:14`; `a step of the plan` where Shardwise alone
+            asked for it; `made by the compiler` where nobody did.
         op_name: JAX's name of the operation, as `jit(f)/dot_general`.
         trips: how often it runs in one call; None where a loop's trips cannot be read (it is counted once then).
         asynchronous: whether it starts and ends at two places of the schedule.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shardwise.chips import Hardware, Memory, Torus
+from shardwise.compiled.schedule.work import Workbook, products
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
-from shardwise.compiled.schedule.work import Workbook, products
 from shardwise.mesh import Mesh
 
 # What makes no work: names, views, and numbers that are known.

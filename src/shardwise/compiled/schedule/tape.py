@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from shardwise.chips.links import Route
 from shardwise.compiled.facts import Collective
+from shardwise.compiled.schedule.kernels import Cores, kernel, moved_bytes
+from shardwise.compiled.schedule.traffic import traffic
+from shardwise.compiled.schedule.work import products
 from shardwise.compiled.text.flow import carries_on
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
-from shardwise.compiled.schedule.kernels import Cores, kernel, moved_bytes
 from shardwise.compiled.text.loops import trip_count
 from shardwise.compiled.text.sources import Sources
-from shardwise.compiled.schedule.traffic import traffic
 from shardwise.compiled.text.walk import SCHEDULES, Survey, survey, visits
-from shardwise.compiled.schedule.work import products
 
 PER_SECOND = 10**15  # whole numbers: a loop's trips are equal, and spans meet, exactly
 DMA = "memory"

@@ -13,11 +13,11 @@ from typing import Any
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
-from shardwise.compiled.text.hlo import Module
 from shardwise.compiled.schedule.kernels import Cores
 from shardwise.compiled.schedule.replay import COMPUTE, Event, Player, Run, flattened
 from shardwise.compiled.schedule.tape import PER_SECOND, record
 from shardwise.compiled.schedule.work import Workbook
+from shardwise.compiled.text.hlo import Module
 from shardwise.mesh import Mesh
 
 MOST_SPANS = 20_000

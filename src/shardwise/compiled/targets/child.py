@@ -1,4 +1,4 @@
-"""The child of `compile_apart`: `python -m shardwise.compiled.targets.child FOLDER` compiles what the folder asks; it answers there."""
+"""The child of `compile_apart`: `python -m shardwise.compiled.targets.child FOLDER` does what the folder asks."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from jax import export
 
-from shardwise.compiled.targets.homing import AnyMesh, at_home
 from shardwise.compiled.targets.devices import reason
+from shardwise.compiled.targets.homing import AnyMesh, at_home
 
 _NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]), "<")
 

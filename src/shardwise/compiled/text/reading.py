@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.compiled.text import shapes
 from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
+from shardwise.compiled.text import shapes
 from shardwise.compiled.text.flow import Flow, carries_on
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
@@ -143,7 +143,7 @@ class _Reader:
             source=line,
             op_name=op_name,
             trips=trips,
-            asynchronous=closing is not None and 'is_sync":true' not in site.runs.attributes,
+            asynchronous=starts and '"is_sync":true' not in site.runs.attributes,
             hidden_by=hidden if self.module.scheduled else (),
             held_bytes=held,
             name=opening.name,
