@@ -20,8 +20,8 @@ from benchmarks.equations import Case, grown, padded, random_arrays, random_case
 from shardwise.errors import LayoutError
 from shardwise.notation import parse
 from shardwise.planning.plan import Candidate, problem, rank
-from shardwise.program import kind
 from shardwise.reference import run
+from shardwise.steps import kind
 
 EVERY = 4  # of so many equations one runs every candidate, not the best alone
 UNEVEN = 0.15

@@ -1,4 +1,4 @@
-"""The spine: a program is a list of steps that takes layouts to layouts; here live the steps and each step's rule."""
+"""The spine: a program is a list of steps that takes layouts to layouts; here live programs and each step's rule."""
 
 from __future__ import annotations
 
@@ -10,78 +10,26 @@ from typing import assert_never
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout, subscript
 from shardwise.mesh import Mesh, flat_index
-
-
-@dataclass(frozen=True, slots=True)
-class AllGather:
-    """Every device along `axes` receives all their parts of `dim`: `A[I_x] -> A[I]`."""
-
-    array: str
-    dim: str
-    axes: Axes
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceScatter:
-    """Sum the partial values over `axes`; each device keeps its part of `dim`: `A[I]{U_x} -> A[I_x]`."""
-
-    array: str
-    dim: str
-    axes: Axes
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduce:
-    """Sum the partial values over `axes`; every device receives the sum: `A[I]{U_x} -> A[I]`."""
-
-    array: str
-    axes: Axes
-
-
-@dataclass(frozen=True, slots=True)
-class AllToAll:
-    """Move `axes` from one dimension to another: `A[I_x, J] -> A[I, J_x]`."""
-
-    array: str
-    source_dim: str
-    target_dim: str
-    axes: Axes
-
-
-@dataclass(frozen=True, slots=True)
-class CollectivePermute:
-    """Along `axes`, the device at the first position of each pair sends its shard to the one at the second.
-
-    Positions count along the axes together, the first the major one. `layout` is the layout afterwards; it differs
-    from the one before where the pairs say so (`relayout_pairs`), and is the same for a shift.
-    """
-
-    array: str
-    axes: Axes
-    pairs: tuple[tuple[int, int], ...]
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Each device keeps its part of `dim` along `axes`; nothing is sent: `A[I] -> A[I_x]`."""
-
-    array: str
-    dim: str
-    axes: Axes
-
-
-@dataclass(frozen=True, slots=True)
-class Einsum:
-    """Multiply the operands' local shards and sum over every dimension that the result lacks."""
-
-    operands: tuple[str, ...]
-    result: str
-    dims: tuple[str, ...]
-
-
-Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
-Step = Collective | Slice | Einsum
+from shardwise.steps import (
+    WAYS,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    CollectivePermute,
+    Einsum,
+    EinsumScatter,
+    Fused,
+    GatherEinsum,
+    ReduceScatter,
+    RotateEinsum,
+    Slice,
+    Step,
+    consumed,
+    describe,
+    parts,
+    product_of,
+    touched,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +85,16 @@ class Program:
         return "\n".join(lines)
 
 
-def consumed(step: Step) -> tuple[str, ...]:
-    """The arrays that a step reads."""
-    return step.operands if isinstance(step, Einsum) else (step.array,)
+def unfused(program: Program) -> Program:
+    """The program with every fused step as the plain steps that it stands for.
 
-
-def touched(step: Step) -> str:
-    """The array that a step makes or lays out anew."""
-    return step.result if isinstance(step, Einsum) else step.array
+    >>> gather, multiply = AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))
+    >>> inputs = (("A", Layout.parse("I_x, J")), ("B", Layout.parse("J, K")))
+    >>> len(unfused(Program(Mesh.parse("x=2"), inputs, (GatherEinsum(gather, multiply),), "C")).steps)
+    2
+    """
+    steps = tuple(part for step in program.steps for part in parts(step))
+    return program if steps == program.steps else Program(program.mesh, program.inputs, steps, program.output)
 
 
 def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Layout]:
@@ -182,9 +132,25 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
             if result in after:
                 raise ProgramError(f"array {result} exists already")
             after[result] = einsum_layout([(name, layouts[name]) for name in operands], dims)
+        case GatherEinsum() | EinsumScatter() | RotateEinsum():
+            _check_fused(step)
+            for part in parts(step):
+                after = rule(part, after, mesh)
         case _:
             assert_never(step)
     return after
+
+
+def _check_fused(step: Fused) -> None:
+    gathers, product = [part for part in parts(step) if isinstance(part, AllGather)], product_of(step)
+    assert product is not None
+    for gather in gathers:
+        if product.operands.count(gather.array) != 1:
+            raise ProgramError(f"{gather.array} is gathered, but is no operand of the product, or twice")
+    if isinstance(step, EinsumScatter) and step.scatter.array != product.result:
+        raise ProgramError(f"{step.scatter.array} is scattered, and the product is {product.result}")
+    if not isinstance(step, RotateEinsum) and (step.way not in WAYS or step.chunks < 1):
+        raise ProgramError(f"a ring goes one of {', '.join(WAYS)}, in at least one chunk: not {step.way!r}, {step.chunks}")
 
 
 def _without_minor(layout: Layout, dim: str, axes: Axes) -> Layout:
@@ -309,52 +275,6 @@ def relayout(array: str, before: Layout, after: Layout, mesh: Mesh) -> Collectiv
     return CollectivePermute(array, axes, tuple(sorted(moves)), after)
 
 
-def describe(step: Step) -> str:
-    """Say a step in the field's words.
-
-    >>> describe(AllGather("A", "I", ("x",)))
-    'all-gather A over x (I)'
-    """
-    match step:
-        case AllGather(array, dim, axes):
-            return f"all-gather {array} over {_listed(axes)} ({dim})"
-        case ReduceScatter(array, dim, axes):
-            return f"reduce-scatter {array} over {_listed(axes)} ({dim})"
-        case AllReduce(array, axes):
-            return f"all-reduce {array} over {_listed(axes)}"
-        case AllToAll(array, source_dim, target_dim, axes):
-            return f"all-to-all {array} over {_listed(axes)} ({source_dim} to {target_dim})"
-        case CollectivePermute(array, axes, _, layout):
-            return f"permute {array} over {_listed(axes)} to {layout}"
-        case Slice(array, dim, axes):
-            return f"slice {array} over {_listed(axes)} ({dim})"
-        case Einsum(operands, result, dims):
-            return f"einsum {' · '.join(operands)} -> {result}[{', '.join(dims)}]"
-        case _:
-            assert_never(step)
-
-
-def kind(step: Step) -> str:
-    """The field's name of a step's operation: `all-gather`, `reduce-scatter`, ..."""
-    match step:
-        case AllGather():
-            return "all-gather"
-        case ReduceScatter():
-            return "reduce-scatter"
-        case AllReduce():
-            return "all-reduce"
-        case AllToAll():
-            return "all-to-all"
-        case CollectivePermute():
-            return "collective-permute"
-        case Slice():
-            return "slice"
-        case Einsum():
-            return "einsum"
-        case _:
-            assert_never(step)
-
-
 def shift(array: str, layout: Layout, axis: str, mesh: Mesh, by: int = 1) -> CollectivePermute:
     """Every shard moves `by` positions along an axis; the last wrap around.
 
@@ -363,7 +283,3 @@ def shift(array: str, layout: Layout, axis: str, mesh: Mesh, by: int = 1) -> Col
     """
     extent = mesh.axis_size(axis)
     return CollectivePermute(array, (axis,), tuple((k, (k + by) % extent) for k in range(extent)), layout)
-
-
-def _listed(axes: Axes) -> str:
-    return ",".join(axes)

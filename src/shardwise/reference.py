@@ -12,16 +12,20 @@ import numpy as np
 
 from shardwise.layout import Axes, Layout, shard_slices
 from shardwise.mesh import Mesh, flat_index
-from shardwise.program import (
+from shardwise.program import Program, rule
+from shardwise.steps import (
     AllGather,
     AllReduce,
     AllToAll,
     CollectivePermute,
     Einsum,
-    Program,
+    EinsumScatter,
+    GatherEinsum,
     ReduceScatter,
+    RotateEinsum,
     Slice,
     Step,
+    parts,
 )
 
 Shards = list[np.ndarray]
@@ -102,6 +106,10 @@ def apply(step: Step, values: Mapping[str, Shards], layouts: Mapping[str, Layout
                 np.einsum(*(x for pair in zip(parts, terms, strict=True) for x in pair), [index[d] for d in dims])
                 for parts in zip(*sides, strict=True)
             ]
+        case GatherEinsum() | EinsumScatter() | RotateEinsum():
+            held = dict(layouts)
+            for part in parts(step):
+                after, held = apply(part, after, held, mesh), rule(part, held, mesh)
         case _:
             assert_never(step)
     return after

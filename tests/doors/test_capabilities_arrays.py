@@ -10,8 +10,9 @@ from jax.sharding import AbstractMesh
 
 import shardwise as sw
 from shardwise.chips.links import collective_seconds
-from shardwise.program import AllGather, AllReduce, AllToAll, Einsum, ReduceScatter, shift
+from shardwise.program import shift
 from shardwise.runtime.lower import lower
+from shardwise.steps import AllGather, AllReduce, AllToAll, Einsum, ReduceScatter
 
 FOUR_ROWS = np.float32([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]])
 SUMS = [22, 20, 12, 17]

@@ -12,8 +12,8 @@ from jax.sharding import AxisType, NamedSharding
 
 import shardwise as sw
 from shardwise.errors import NotationError, PlanError, ProgramError
-from shardwise.program import AllGather, AllReduce, Einsum, ReduceScatter, Slice, kind
 from shardwise.runtime.lower import lower
+from shardwise.steps import AllGather, AllReduce, Einsum, ReduceScatter, Slice, kind
 
 A = np.arange(16, dtype=np.float32).reshape(4, 4)
 B = np.arange(16, 32, dtype=np.float32).reshape(4, 4)

@@ -20,10 +20,11 @@ from shardwise.chips.links import COLLECTIVES, collective_seconds, wire_bytes
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
-from shardwise.planning.cost import Costs, einsum_flops, estimate
+from shardwise.planning.cost import estimate
 from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.plan import Ranking, problem, rank
-from shardwise.program import Einsum, Slice
+from shardwise.planning.prices import Costs, einsum_flops
+from shardwise.steps import Einsum, Slice
 
 randoms = st.randoms(use_true_random=False)
 NAMES = hardware.names()

@@ -14,8 +14,8 @@ from jax.sharding import AxisType
 
 import shardwise as sw
 from shardwise.planning.plan import Candidate
-from shardwise.program import AllToAll, CollectivePermute, kind
 from shardwise.runtime import execute
+from shardwise.steps import AllToAll, CollectivePermute, kind
 
 GATHERED = "A[I_x, J] · B[J, K] -> C[I, K]"
 CONTRACTED = "A[I, J_x] · B[J_x, K] -> C[I, K]"

@@ -22,21 +22,9 @@ from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
-from shardwise.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    CollectivePermute,
-    Einsum,
-    Program,
-    ReduceScatter,
-    Slice,
-    Step,
-    relayout,
-    rule,
-    shift,
-)
+from shardwise.program import Program, relayout, rule, shift
 from shardwise.reference import Shards, apply, assemble, run, scatter
+from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step
 
 randoms = st.randoms(use_true_random=False)
 MESHES = [Mesh.parse(text) for text in ("x=2", "x=3", "x=2, y=2", "x=3, y=2", "x=4, y=2", "x=2, y=2, z=2")]

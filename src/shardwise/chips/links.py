@@ -224,3 +224,54 @@ def assumptions(hardware: Hardware, mesh: Mesh, routes: Routes | None = None) ->
             return "simulated devices share one host's cores and memory: work repeated on every device is paid every time"
         case _:
             assert_never(hardware.links)
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One step of a ring, in which every device sends to its neighbour: seconds a byte, and latency.
+
+    `both_ways`: whether what goes down the ring takes other links than what goes up.
+    """
+
+    seconds_per_byte: float
+    latency: float
+    both_ways: bool
+
+    def seconds(self, sent_bytes: float) -> float:
+        return self.latency + sent_bytes * self.seconds_per_byte
+
+
+def ring_hop(hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None) -> Hop:
+    """What one step of a ring over mesh axes takes: the links on its path alone.
+
+    >>> from shardwise.chips import hardware
+    >>> hop = ring_hop(hardware("tpu-v5e"), Mesh.parse("x=16"), ("x",))
+    >>> hop.both_ways, round(hop.seconds(45e6) * 1e6)       # 45 MB over one link of 4.5e10 bytes/s, and a hop
+    (True, 1001)
+    """
+    match hardware.links:
+        case Torus() as torus:
+            table = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
+            link = torus.bytes_per_s.value / hardware.devices_per_chip
+            found = [table[axis] for axis in axes if mesh.axis_size(axis) > 1]
+            closes = all(closes_to_a_ring(route, link) for route in found)
+            strides = [max(1, route.hops // max(1, route.size // 2 if closes else route.size - 1)) for route in found]
+            hops = max(strides, default=1) if closes else max((route.hops for route in found), default=1)
+            return Hop(max(strides, default=1) / link, torus.hop_seconds.value * hops, both_ways=closes)
+        case Switch() as switch:
+            price = _switch_pricer("collective-permute", switch, mesh, axes)
+            return Hop(price(2**30, 2**30) / 2**30, switch.hop_seconds.value, both_ways=False)
+        case Memory() as memory:
+            price = _memory_pricer("collective-permute", memory, mesh)
+            return Hop((price(2**20, 2**20) - price(0, 0)) / 2**20, price(0, 0), both_ways=False)
+        case _:
+            assert_never(hardware.links)
+
+
+def closes_to_a_ring(route: Route, link_bytes_per_s: float) -> bool:
+    """Whether the last device of an axis is linked to its first.
+
+    One that has two links into each device and does not wrap goes through several dimensions; a tour of a grid with
+    an even side comes back to its start.
+    """
+    return route.wraps or (route.size % 2 == 0 and route.bytes_per_s >= 2 * link_bytes_per_s)

@@ -12,10 +12,10 @@ from shardwise.compiled.facts import Collective
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.cost import ITEM_BYTES
 from shardwise.planning.explain import bytes_text
 from shardwise.planning.plan import Candidate, Ranking
-from shardwise.program import Einsum, Slice, kind
+from shardwise.planning.prices import ITEM_BYTES
+from shardwise.steps import Einsum, Slice, kind
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit

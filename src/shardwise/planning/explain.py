@@ -8,7 +8,8 @@ from typing import Any
 from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Problem, Ranking
-from shardwise.program import AllGather, Einsum, Program, ReduceScatter, Slice, consumed, describe, kind, touched
+from shardwise.program import Program
+from shardwise.steps import AllGather, Einsum, ReduceScatter, Slice, consumed, describe, kind, touched
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -42,7 +43,7 @@ def bytes_text(count: float) -> str:
 def summary(program: Program) -> str:
     """A program in one line.
 
-    >>> from shardwise.layout import Layout; from shardwise.mesh import Mesh; from shardwise.program import AllGather
+    >>> from shardwise.layout import Layout; from shardwise.mesh import Mesh; from shardwise.steps import AllGather
     >>> summary(Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A"))
     'all-gather A over x (I)'
     """

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
-from shardwise.program import AllGather, AllReduce, AllToAll, ReduceScatter, Slice, Step, relayout
+from shardwise.program import relayout
+from shardwise.steps import AllGather, AllReduce, AllToAll, ReduceScatter, Slice, Step
 
 State = tuple[tuple[Axes, ...], Axes]
 

@@ -11,16 +11,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.chips import Hardware, hardware
-from shardwise.errors import PlanError, did_you_mean
+from shardwise.chips.links import Routes
+from shardwise.chips.placing import mesh_order, physical_routes
+from shardwise.chips.topology import Topology
+from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean
 from shardwise.layout import check_mapping, checked_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
-from shardwise.planning.cost import ITEM_BYTES, Costs, Estimate, estimate
+from shardwise.planning.cost import Estimate, estimate
+from shardwise.planning.fuse import forms_of, fused_programs, names_of
 from shardwise.planning.graph import State, layouts, state_of, step_of
+from shardwise.planning.prices import ITEM_BYTES, Costs
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
-from shardwise.program import Einsum, Program, Step
+from shardwise.program import Program, unfused
+from shardwise.steps import Einsum, Fused, Step
 
 KEPT = 10
+MOST_WAYS = 64  # in which the fused steps of one program may go
+OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
 MOST_AXES = 5  # with six a plan takes a minute
 
 
@@ -48,11 +56,14 @@ class Problem:
     dtype: str
     accumulated: str | None = None
     memory_limit: float | None = None
+    overlap: bool | str = True
+    topology: Topology | None = None
 
 
 def problem(
     equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | None = None,
     dtype: str = "bfloat16", accumulated: str | None = None, memory_limit: float | None = None,
+    overlap: bool | str = True,
 ) -> Problem:  # fmt: skip
     """Check sizes, axes and dtype against the equation.
 
@@ -76,8 +87,26 @@ def problem(
             raise PlanError(f"a memory limit of {memory_limit!r} is no number: give the bytes of one device, as 16e9")
         if not memory_limit > 0:
             raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
-    chip = hardware("cpu" if hardware_name is None else hardware_name)
-    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit)
+    if overlap not in OVERLAPS:
+        raise PlanError(f"overlap={overlap!r}: known are {', '.join(map(repr, OVERLAPS))}")
+    chip, topology = hardware_on(hardware_name, grid)
+    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology)
+
+
+def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topology | None]:
+    """A hardware by name; or that of a topology as `v5e:2x4`, whose links are then known.
+
+    Raises:
+        HardwareError: it is neither; MeshError: the mesh has more devices than the topology.
+    """
+    if isinstance(name, Topology) or (isinstance(name, str) and ":" in name):
+        topology = Topology.parse(name)
+        if topology.chip is None:
+            raise HardwareError(f"{topology} is not in the catalogue of hardware: programs can be rehearsed on it, not planned")
+        if mesh.size > topology.size:
+            raise MeshError(f"mesh {mesh} needs {mesh.size} devices, and {topology} has {topology.size}")
+        return hardware(topology.chip), topology
+    return hardware("cpu" if name is None else name), None
 
 
 def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -111,7 +140,42 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
                 f"no program that goes on to {stage} fits in {task.memory_limit:,.0f} bytes of memory a device: "
                 f"{would:,.0f} bytes would do"
             )
-    return tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds))
+    return tuple(sorted(_overlapped(task, ranked), key=lambda candidate: candidate.estimate.seconds))
+
+
+def _overlapped(task: Problem, ranked: tuple[Candidate, ...]) -> list[Candidate]:
+    """The candidates with their fused forms, as far as `overlap` allows or asks for them.
+
+    Raises:
+        PlanError: none has what is asked for by name; those that there are, are named.
+    """
+    if task.overlap is False:
+        return list(ranked)
+    if task.overlap is True and task.hardware.shared:  # one host's cores do both: nothing hides
+        return list(ranked)
+    costs = _costs(task)
+    fused = [form for candidate in ranked for form in _forms(task, candidate, costs)]
+    if task.overlap is True:
+        best: dict[Program, Candidate] = {}
+        for form in sorted(fused, key=lambda candidate: candidate.estimate.seconds):
+            best.setdefault(unfused(form.program), form)
+        return sorted([*ranked, *best.values()], key=lambda candidate: candidate.estimate.seconds)[:KEPT]
+    asked = [form for form in fused if any(task.overlap in names_of(step) for step in form.program.steps)]
+    if not asked:
+        have = sorted({name for form in fused for step in form.program.steps for name in names_of(step)})
+        other = f"it has {', '.join(have)}" if have else "it has none: nothing is gathered or scattered beside a product"
+        raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it; {other}")
+    return sorted(asked, key=lambda candidate: candidate.estimate.seconds)[:KEPT]
+
+
+def _forms(task: Problem, candidate: Candidate, costs: Costs) -> Iterator[Candidate]:
+    """Every fused form of a candidate that fits in memory."""
+    for program in fused_programs(candidate.program, task.sizes):
+        ways = [list(forms_of(step)) if isinstance(step, Fused) else [step] for step in program.steps]
+        for steps in itertools.islice(itertools.product(*ways), MOST_WAYS):
+            form = _price(Program(program.mesh, program.inputs, steps, program.output), costs, task)
+            if _fits(task, form):
+                yield form
 
 
 def _fits(task: Problem, candidate: Candidate) -> bool:
@@ -122,7 +186,7 @@ def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> 
     for candidate in ranked:
         here = Operand(stage.name, candidate.program.result)
         # The steps that follow act on the product, so the dtype is that of products.
-        later = Problem(task.equation, task.sizes, task.mesh, task.hardware, task.accumulated or task.dtype)
+        later = dataclasses.replace(task, dtype=task.accumulated or task.dtype, accumulated=None, memory_limit=None)
         for onward in _rank_stage(later, (here,), stage)[:3]:
             steps = tuple(_renamed(step, onward.program.output, candidate.program.output) for step in onward.program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
@@ -134,7 +198,14 @@ def _renamed(step: Any, old: str, new: str) -> Step:
 
 
 def _costs(task: Problem) -> Costs:
-    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated)
+    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task))
+
+
+def routes_of(task: Problem) -> Routes | None:
+    """What the mesh's axes have of the links, where the topology is known."""
+    if task.topology is None or task.topology.kind != "tpu":
+        return None
+    return physical_routes(task.topology, mesh_order(task.topology, task.mesh), task.mesh)
 
 
 def _price(program: Program, costs: Costs, task: Problem) -> Candidate:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.cost import Costs, einsum_flops, turned_bytes
 from shardwise.planning.graph import Move, State, layouts, moves
+from shardwise.planning.prices import Costs, einsum_flops, turned_bytes
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.

@@ -6,19 +6,8 @@ import keyword
 from typing import assert_never
 
 from shardwise.layout import Axes, Layout
-from shardwise.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    CollectivePermute,
-    Einsum,
-    Program,
-    ReduceScatter,
-    Slice,
-    Step,
-    rule,
-    touched,
-)
+from shardwise.program import Program, rule
+from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step, touched
 
 
 def source(program: Program, title: str, function: str = "program") -> str:

@@ -16,20 +16,27 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardwise.layout import Axes, Layout
-from shardwise.program import (
+from shardwise.program import Program, unfused
+from shardwise.runtime import rings
+from shardwise.runtime.devices import AnyMesh, is_host
+from shardwise.steps import (
     AllGather,
     AllReduce,
     AllToAll,
     CollectivePermute,
     Einsum,
-    Program,
+    EinsumScatter,
+    GatherEinsum,
     ReduceScatter,
+    RotateEinsum,
     Slice,
     Step,
     consumed,
+    moved_axes,
+    parts,
+    product_of,
     touched,
 )
-from shardwise.runtime.devices import AnyMesh, is_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +67,40 @@ def lower(
     specs = [layout.on(program.mesh) for _, layout in program.inputs]
     result = program.result
     in_specs = tuple(_with_leading(layout) if layout.unreduced else layout.spec for layout in specs)
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=result.spec)
-    if not any(partial):
-        return mapped
+    typed = not leaves_replicated(program)
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=result.spec, check_vma=typed)
+    function = _peeled(mapped, specs, mesh) if any(partial) else mapped
+    return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
+
+
+def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) -> Callable[..., Any]:
+    """A function of summands, each with its own dimension in front, as one of arrays of partial sums."""
     peels = [_peel(layout, mesh) if layout.unreduced else None for layout in specs]
 
     def with_partial_sums(*arrays: Any) -> Any:
         return mapped(*(peel(a) if peel else a for peel, a in zip(peels, arrays, strict=True)))
 
     return with_partial_sums
+
+
+def leaves_replicated(program: Program) -> bool:
+    """Whether a ring makes what must leave equal on all of its devices: that JAX's types cannot follow."""
+    needs = invarying_axes(program)
+    fused = (GatherEinsum, RotateEinsum)
+    return any(
+        isinstance(step, fused) and need & set(moved_axes(step)) for step, need in zip(program.steps, needs, strict=True)
+    )
+
+
+def _with_derivative_of(plain: Callable[..., Any], mapped: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the derivative of another that means the same, and that JAX's types follow."""
+
+    @jax.custom_vjp
+    def function(*arrays: Any) -> Any:
+        return mapped(*arrays)
+
+    function.defvjp(lambda *arrays: (mapped(*arrays), arrays), lambda arrays, cotangent: jax.vjp(plain, *arrays)[1](cotangent))
+    return function
 
 
 def _with_leading(layout: Layout) -> PartitionSpec:
@@ -157,16 +189,34 @@ class _Local:
             case Slice(_, dim, axes):
                 width = array.shape[at(dim)] // self.program.mesh.extent(axes)
                 return lax.dynamic_slice_in_dim(array, lax.axis_index(axes) * width, width, axis=at(dim))
-            case Einsum(operands, _, dims):
-                terms = [[self.names[dim] for dim in layouts[name].names] for name in operands]
-                return jnp.einsum(
-                    *(x for pair in zip(values, terms, strict=True) for x in pair),
-                    [self.names[dim] for dim in dims],
-                    precision=self.arithmetic.precision,
-                    preferred_element_type=self.arithmetic.preferred_element_type,
-                )
+            case Einsum():
+                terms, out = self.terms(step, layouts)
+                pairs = (x for pair in zip(values, terms, strict=True) for x in pair)
+                return jnp.einsum(*pairs, out, **self.numbers)
+            case GatherEinsum(gather, einsum, way, chunks):
+                terms, out = self.terms(einsum, layouts)
+                over = {"axes": gather.axes, "n": self.program.mesh.extent(gather.axes), "way": way, "chunks": chunks}
+                which, dim = einsum.operands.index(gather.array), self.names[gather.dim]
+                return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, **over, **self.numbers)
+            case EinsumScatter(einsum, scatter, way, chunks):
+                terms, out = self.terms(einsum, layouts)
+                over = {"axes": scatter.axes, "n": self.program.mesh.extent(scatter.axes), "way": way, "chunks": chunks}
+                return rings.einsum_scatter(values, terms, out, dim=self.names[scatter.dim], **over, **self.numbers)
+            case RotateEinsum():
+                raise NotImplementedError
             case _:
                 assert_never(step)
+
+    def terms(self, einsum: Einsum, layouts: Mapping[str, Layout]) -> tuple[list[list[int]], list[int]]:
+        """An einsum's operands and result as lists of numbered dimensions."""
+        operands = [[self.names[dim] for dim in layouts[name].names] for name in einsum.operands]
+        return operands, [self.names[dim] for dim in einsum.dims]
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """How products are computed."""
+        given = self.arithmetic
+        return {"precision": given.precision, "preferred_element_type": given.preferred_element_type}
 
 
 class _Tiled:
@@ -231,10 +281,17 @@ def invarying_axes(program: Program) -> list[set[str]]:
     for step in reversed(program.steps):
         need = needs.pop(touched(step), set())
         found.append(need)
-        settled = set() if isinstance(step, Einsum | Slice) else set(step.axes)
         for name in consumed(step):
-            needs[name] = need - settled
+            needs[name] = need - _settled(step, name)
     return found[::-1]
+
+
+def _settled(step: Step, name: str) -> set[str]:
+    """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
+    moving = [part for part in parts(step) if not isinstance(part, Slice | Einsum)]
+    product = product_of(step)
+    made = None if product is None else product.result
+    return {axis for part in moving if part.array in (name, made) for axis in part.axes}
 
 
 def _all_dims(states: Sequence[dict[str, Layout]]) -> list[str]:

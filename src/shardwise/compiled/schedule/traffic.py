@@ -11,7 +11,7 @@ from typing import assert_never
 import numpy as np
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
-from shardwise.chips.links import COLLECTIVES, Pricer, Route, pricer, torus_routes
+from shardwise.chips.links import COLLECTIVES, Pricer, Route, closes_to_a_ring, pricer, torus_routes
 from shardwise.compiled.facts import Collective
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
@@ -145,15 +145,6 @@ def _permute(collective: Collective, torus: Torus, per_chip: int, mesh: Mesh, ta
         worst = max(worst, max(loads) * stride)
         hops += farthest * stride
     return Traffic(tuple(lanes), torus.hop_seconds.value * hops + worst * collective.held_bytes / link)
-
-
-def closes_to_a_ring(route: Route, link_bytes_per_s: float) -> bool:
-    """Whether the last device of an axis is linked to its first.
-
-    One that has two links into each device and does not wrap goes through several dimensions; a tour of a grid with
-    an even side comes back to its start.
-    """
-    return route.wraps or (route.size % 2 == 0 and route.bytes_per_s >= 2 * link_bytes_per_s)
 
 
 @functools.lru_cache(maxsize=1024)

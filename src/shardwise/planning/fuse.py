@@ -1,0 +1,140 @@
+"""Fused programs: where a gather or a scatter stands beside a product, the two as one step that overlaps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from shardwise.errors import LayoutError, ProgramError
+from shardwise.layout import Layout
+from shardwise.program import Program
+from shardwise.steps import (
+    WAYS,
+    AllGather,
+    AllReduce,
+    Einsum,
+    EinsumScatter,
+    Fused,
+    GatherEinsum,
+    ReduceScatter,
+    RotateEinsum,
+    Step,
+    consumed,
+    touched,
+)
+
+CHUNKS = (1, 2)
+MOST_FORMS = 64
+
+
+def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Program]:
+    """Every program that fuses one or more products of a program with a gather or a scatter beside it.
+
+    >>> from shardwise.mesh import Mesh
+    >>> steps = (AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K")))
+    >>> inputs = (("A", Layout.parse("I_x, J")), ("B", Layout.parse("J, K")))
+    >>> plain = Program(Mesh.parse("x=4"), inputs, steps, "C")
+    >>> [type(each.steps[0]).__name__ for each in fused_programs(plain, {"I": 8, "J": 8, "K": 8})]
+    ['GatherEinsum']
+    """
+    products = [place for place, step in enumerate(program.steps) if isinstance(step, Einsum)]
+    forms = [[None, *_forms(program, place, sizes)] for place in products]
+    for chosen in itertools.islice(itertools.product(*forms), 1, MOST_FORMS):
+        steps: list[Step | None] = list(program.steps)
+        taken: set[int] = set()
+        for form in chosen:
+            if form is not None and not taken & form[1].keys():
+                taken |= form[1].keys()
+                for place, step in form[1].items():
+                    steps[place] = step
+        flat = tuple(step for step in _opened(steps) if step is not None)
+        try:
+            yield Program(program.mesh, program.inputs, flat, program.output)
+        except (ProgramError, LayoutError):
+            continue
+
+
+Form = tuple[str, dict[int, "Step | tuple[Step, ...] | None"]]
+
+
+def _opened(steps: Sequence[Step | tuple[Step, ...] | None]) -> Iterator[Step | None]:
+    for step in steps:
+        if isinstance(step, tuple):
+            yield from step
+        else:
+            yield step
+
+
+def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[Form]:
+    """What one product may be fused with: the changes to the list of steps, by place."""
+    einsum = program.steps[place]
+    assert isinstance(einsum, Einsum)
+    gathers = {at: step for at, step in _gathers_before(program, place)}
+    for at, gather in gathers.items():
+        yield "gather", {at: None, place: GatherEinsum(gather, einsum)}
+    for (at, first), (other, second) in () and itertools.combinations(gathers.items(), 2):
+        if first.array != second.array and not set(first.axes) & set(second.axes) and first.dim == second.dim:
+            yield "rotate", {at: None, other: None, place: RotateEinsum((first, second), einsum)}
+    after = _next_use(program, place)
+    if after is None:
+        return
+    step = program.steps[after]
+    if isinstance(step, ReduceScatter):
+        yield "scatter", {place: EinsumScatter(einsum, step), after: None}
+    elif isinstance(step, AllReduce):
+        layout = program.states()[place + 1][einsum.result]
+        dim = _widest(layout, step, sizes, program)
+        if dim is not None:
+            scatter = ReduceScatter(step.array, dim, step.axes)
+            yield "scatter", {place: EinsumScatter(einsum, scatter), after: AllGather(step.array, dim, step.axes)}
+
+
+def _gathers_before(program: Program, place: int) -> Iterator[tuple[int, AllGather]]:
+    """The last gather of each operand, where nothing touches the array between it and the product."""
+    einsum = program.steps[place]
+    assert isinstance(einsum, Einsum)
+    for name in einsum.operands:
+        if einsum.operands.count(name) > 1:
+            continue
+        touching = [at for at in range(place) if touched(program.steps[at]) == name or name in consumed(program.steps[at])]
+        last = program.steps[touching[-1]] if touching else None
+        if isinstance(last, AllGather):
+            yield touching[-1], last
+
+
+def _next_use(program: Program, place: int) -> int | None:
+    einsum = program.steps[place]
+    assert isinstance(einsum, Einsum)
+    later = range(place + 1, len(program.steps))
+    return next((at for at in later if einsum.result in consumed(program.steps[at])), None)
+
+
+def _widest(layout: Layout, step: AllReduce, sizes: Mapping[str, int], program: Program) -> str | None:
+    """The dimension of a sum that has most left to split over the axes summed over."""
+    parts = program.mesh.extent(step.axes)
+    local = {dim: sizes[dim] // program.mesh.extent(axes) for dim, axes in layout.dims}
+    fitting = [dim for dim, size in local.items() if size % parts == 0]
+    return max(fitting, key=lambda dim: local[dim], default=None)
+
+
+def forms_of(step: Fused) -> Iterator[Fused]:
+    """A fused step in every way and number of chunks that it may go."""
+    if isinstance(step, RotateEinsum):
+        yield step
+        return
+    for way, chunks in itertools.product(WAYS, CHUNKS):
+        yield replace(step, way=way, chunks=chunks)
+
+
+def names_of(step: Step) -> frozenset[str]:
+    """What `overlap=` may call a step: `ring`, `bidirectional`, `scatter`, `rotate`."""
+    match step:
+        case GatherEinsum(way=way):
+            return frozenset({way})
+        case EinsumScatter(way=way):
+            return frozenset({way, "scatter"})
+        case RotateEinsum():
+            return frozenset({"rotate"})
+        case _:
+            return frozenset()

@@ -1,0 +1,104 @@
+"""The cost of fused steps: a product and a collective block by block, transfers behind products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from shardwise.chips import Memory
+from shardwise.layout import Layout
+from shardwise.planning.prices import Costs, StepCost, einsum_flops
+from shardwise.planning.rings import RingTime, gather_time, scatter_time
+from shardwise.steps import AllGather, Einsum, EinsumScatter, Fused, GatherEinsum, RotateEinsum
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product on one device as if nothing were split over the ring: its FLOPs, the dimensions and bytes of its arrays."""
+
+    flops: float
+    operands: tuple[tuple[frozenset[str], float], ...]
+    out: tuple[frozenset[str], float]
+
+    def seconds(self, costs: Costs, dim: str, share: float, adds: bool) -> float:
+        """Seconds of the part of the product that one share of `dim` takes; `adds` where it is added to a sum."""
+
+        def moved(array: tuple[frozenset[str], float]) -> float:
+            return array[1] * (share if dim in array[0] else 1.0)
+
+        read = sum(map(moved, self.operands)) + (moved(self.out) if adds else 0.0)
+        return costs.einsum(self.flops * share, read, moved(self.out))
+
+
+def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], live: float) -> StepCost:
+    """Price a fused step by its schedule; `live` are the bytes held beside what it gathers or sums."""
+    match step:
+        case GatherEinsum(gather, einsum, way, chunks):
+            n = costs.mesh.extent(gather.axes)
+            product = _product(einsum, costs, sizes, {**before, gather.array: _gathered(before[gather.array], gather)})
+            block = _bytes(before[gather.array], sizes, costs)
+            adds = gather.dim not in einsum.dims
+
+            def multiply(share: float) -> float:
+                return product.seconds(costs, gather.dim, share / n, adds)
+
+            time = _timed(gather_time, costs, n, way, chunks, gather.axes, block, multiply)
+            return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
+        case EinsumScatter(einsum, scatter, way, chunks):
+            n = costs.mesh.extent(scatter.axes)
+            product = _product(einsum, costs, sizes, before)
+            block = product.out[1] / n
+
+            def multiply(share: float) -> float:
+                return product.seconds(costs, scatter.dim, share / n, adds=True)
+
+            time = _timed(scatter_time, costs, n, way, chunks, scatter.axes, block, multiply)
+            return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
+        case RotateEinsum():
+            raise NotImplementedError
+        case _:
+            assert_never(step)
+
+
+def _timed(
+    simulate: Callable[..., RingTime], costs: Costs, n: int, way: str, chunks: int, axes: tuple[str, ...], block: float,
+    multiply: Callable[[float], float],
+) -> tuple[RingTime, float]:  # fmt: skip
+    """The ring's time, and how long its transfers take in all; devices that share one host's cores hide nothing."""
+    hop = costs.hop(axes)
+    moving = (n - 1) * hop.seconds(block)
+    if isinstance(costs.hardware.links, Memory):
+        busy = simulate(n, way, chunks, hop, 0.0, multiply).product_seconds
+        return RingTime(busy + moving, busy), moving
+    return simulate(n, way, chunks, hop, block, multiply), moving
+
+
+def _cost(time: tuple[RingTime, float], flops: float, sent: float, live: float) -> StepCost:
+    ring, moving = time
+    return StepCost(ring.seconds, flops, sent, live, moving, min(ring.exposed_seconds, moving))
+
+
+def _product(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> _Product:
+    """A local product of operands with these layouts."""
+    local = {d: sizes[d] // costs.mesh.extent(axes) for name in einsum.operands for d, axes in before[name].dims}
+    terms: Sequence[tuple[str, ...]] = [before[name].names for name in einsum.operands]
+
+    def bytes_of(dims: Sequence[str], item: int) -> float:
+        return item * math.prod(local[dim] for dim in dims)
+
+    return _Product(
+        einsum_flops(terms, einsum.dims, local),
+        tuple((frozenset(term), bytes_of(term, costs.item_bytes)) for term in terms),
+        (frozenset(einsum.dims), bytes_of(einsum.dims, costs.product_bytes)),
+    )
+
+
+def _gathered(layout: Layout, gather: AllGather) -> Layout:
+    held = layout.axes_of(gather.dim)
+    return layout.with_axes(gather.dim, held[: len(held) - len(gather.axes)])
+
+
+def _bytes(layout: Layout, sizes: Mapping[str, int], costs: Costs) -> float:
+    return costs.item_bytes * math.prod(layout.shard_shape(sizes, costs.mesh))

@@ -1,0 +1,217 @@
+"""The steps of programs, named as the field names them: frozen data, what each reads and makes, and its words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from shardwise.layout import Axes, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Every device along `axes` receives all their parts of `dim`: `A[I_x] -> A[I]`."""
+
+    array: str
+    dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    """Sum the partial values over `axes`; each device keeps its part of `dim`: `A[I]{U_x} -> A[I_x]`."""
+
+    array: str
+    dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Sum the partial values over `axes`; every device receives the sum: `A[I]{U_x} -> A[I]`."""
+
+    array: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Move `axes` from one dimension to another: `A[I_x, J] -> A[I, J_x]`."""
+
+    array: str
+    source_dim: str
+    target_dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePermute:
+    """Along `axes`, the device at the first position of each pair sends its shard to the one at the second.
+
+    Positions count along the axes together, the first the major one. `layout` is the layout afterwards; it differs
+    from the one before where the pairs say so (`relayout_pairs`), and is the same for a shift.
+    """
+
+    array: str
+    axes: Axes
+    pairs: tuple[tuple[int, int], ...]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Each device keeps its part of `dim` along `axes`; nothing is sent: `A[I] -> A[I_x]`."""
+
+    array: str
+    dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Einsum:
+    """Multiply the operands' local shards and sum over every dimension that the result lacks."""
+
+    operands: tuple[str, ...]
+    result: str
+    dims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GatherEinsum:
+    """What `gather` and then `einsum` do, block by block: while one is multiplied, the next is on its way.
+
+    The blocks go round a ring, one way (`"ring"`) or both (`"bidirectional"`), each cut into so many chunks.
+    """
+
+    gather: AllGather
+    einsum: Einsum
+    way: str = "bidirectional"
+    chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumScatter:
+    """What `einsum` and then `scatter` do, part by part: while one is multiplied, the sums of another are on their way."""
+
+    einsum: Einsum
+    scatter: ReduceScatter
+    way: str = "bidirectional"
+    chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RotateEinsum:
+    """What two `gathers` and then `einsum` do, with one block of each operand in memory: both go round, and meet."""
+
+    gathers: tuple[AllGather, AllGather]
+    einsum: Einsum
+
+
+Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
+Fused = GatherEinsum | EinsumScatter | RotateEinsum
+Step = Collective | Slice | Einsum | Fused
+WAYS = ("ring", "bidirectional")
+
+
+def parts(step: Step) -> tuple[Step, ...]:
+    """The plain steps that a fused one stands for; of any other the step itself."""
+    match step:
+        case GatherEinsum(gather, einsum):
+            return (gather, einsum)
+        case EinsumScatter(einsum, scatter):
+            return (einsum, scatter)
+        case RotateEinsum(gathers, einsum):
+            return (*gathers, einsum)
+        case _:
+            return (step,)
+
+
+def product_of(step: Step) -> Einsum | None:
+    """The local einsum of a step, fused or not; None where there is none."""
+    return next((part for part in parts(step) if isinstance(part, Einsum)), None)
+
+
+def moved_axes(step: Step) -> Axes:
+    """The mesh axes along which a step moves data; none where it moves nothing."""
+    found = (part.axes for part in parts(step) if not isinstance(part, Slice | Einsum))
+    return tuple(dict.fromkeys(axis for axes in found for axis in axes))
+
+
+def consumed(step: Step) -> tuple[str, ...]:
+    """The arrays that a step reads."""
+    product = product_of(step)
+    return product.operands if product is not None else (step.array,)  # type: ignore[union-attr]
+
+
+def touched(step: Step) -> str:
+    """The array that a step makes or lays out anew."""
+    product = product_of(step)
+    return product.result if product is not None else step.array  # type: ignore[union-attr]
+
+
+def describe(step: Step) -> str:
+    """Say a step in the field's words.
+
+    >>> describe(AllGather("A", "I", ("x",)))
+    'all-gather A over x (I)'
+    """
+    match step:
+        case AllGather(array, dim, axes):
+            return f"all-gather {array} over {_listed(axes)} ({dim})"
+        case ReduceScatter(array, dim, axes):
+            return f"reduce-scatter {array} over {_listed(axes)} ({dim})"
+        case AllReduce(array, axes):
+            return f"all-reduce {array} over {_listed(axes)}"
+        case AllToAll(array, source_dim, target_dim, axes):
+            return f"all-to-all {array} over {_listed(axes)} ({source_dim} to {target_dim})"
+        case CollectivePermute(array, axes, _, layout):
+            return f"permute {array} over {_listed(axes)} to {layout}"
+        case Slice(array, dim, axes):
+            return f"slice {array} over {_listed(axes)} ({dim})"
+        case Einsum(operands, result, dims):
+            return f"einsum {' · '.join(operands)} -> {result}[{', '.join(dims)}]"
+        case GatherEinsum(gather, _, way, chunks):
+            return f"multiply while gathering {gather.array} over {_listed(gather.axes)} ({gather.dim}), {_ring(way, chunks)}"
+        case EinsumScatter(_, scatter, way, chunks):
+            return f"multiply while scattering over {_listed(scatter.axes)} ({scatter.dim}), {_ring(way, chunks)}"
+        case RotateEinsum(gathers, _):
+            turning = " and ".join(f"{gather.array} over {_listed(gather.axes)}" for gather in gathers)
+            return f"multiply while rotating {turning}"
+        case _:
+            assert_never(step)
+
+
+def kind(step: Step) -> str:
+    """The field's name of a step's operation: `all-gather`, `reduce-scatter`, ..."""
+    match step:
+        case AllGather():
+            return "all-gather"
+        case ReduceScatter():
+            return "reduce-scatter"
+        case AllReduce():
+            return "all-reduce"
+        case AllToAll():
+            return "all-to-all"
+        case CollectivePermute():
+            return "collective-permute"
+        case Slice():
+            return "slice"
+        case Einsum():
+            return "einsum"
+        case GatherEinsum():
+            return "gather-einsum"
+        case EinsumScatter():
+            return "einsum-scatter"
+        case RotateEinsum():
+            return "rotate-einsum"
+        case _:
+            assert_never(step)
+
+
+def _ring(way: str, chunks: int) -> str:
+    said = "one way" if way == "ring" else "both ways"
+    return said if chunks == 1 else f"{said} in {chunks} chunks a block"
+
+
+def _listed(axes: Axes) -> str:
+    return ",".join(axes)
