@@ -183,10 +183,13 @@ def scatter(job: Scatter, operands: Sequence[Sequence[Any]]) -> Any:
     width, at = whole // job.ring.n, job.products[0].out.index(job.dim)
     strands = scattering(job.schedule.way, job.schedule.chunks, width)
     flying: dict[int, Any] = {}
-    result = None
+    result = part = None
     for hop in range(job.ring.n):
         for number, (way, span) in enumerate(strands):
-            part = _partial(job, operands, job.ring.place(-way * (hop + 1)) * width + span[0], span, flying.pop(number, None))
+            arrived = flying.pop(number, None)
+            if arrived is not None:  # a product that waits for the sum takes the addition in
+                arrived, operands, _ = lax.optimization_barrier((arrived, operands, part))
+            part = _partial(job, operands, job.ring.place(-way * (hop + 1)) * width + span[0], span, arrived)
             if hop + 1 < job.ring.n:
                 flying[number] = job.ring.sent(part, way)
             elif result is None:
