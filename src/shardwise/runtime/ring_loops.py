@@ -109,18 +109,16 @@ def gather(job: Gather, block: Any, others: Sequence[Sequence[Any]], keep: bool 
     taken = _Taken(job, width, others, keep)
     strands = gathering(job.ring.n, job.schedule.way, job.schedule.chunks, width)
     queue = slots(strands)
-    flying = {number: job.ring.sent(_span(block, at, s.spans[0]), s.way) for number, s in enumerate(strands)}
+    flying = {number: job.ring.sent(_span(block, at, s.span), s.way) for number, s in enumerate(strands)}
     made = taken(None, block, 0, (0, width))
     for slot in queue:
         arrived, made = lax.optimization_barrier(([flying.pop(number) for number, _ in slot], made))
         for (number, hop), part in zip(slot, arrived, strict=True):
             strand = strands[number]
-            if hop + 1 < len(strand.spans):
-                span, next_span = strand.spans[hop], strand.spans[hop + 1]
-                inner = (next_span[0] - span[0], next_span[1] - span[0])
-                flying[number] = job.ring.sent(_span(part, at, inner), strand.way)
+            if hop + 1 < strand.hops:
+                flying[number] = job.ring.sent(part, strand.way)
         for (number, hop), part in zip(slot, arrived, strict=True):
-            made = taken(made, part, -strands[number].way * (hop + 1), strands[number].spans[hop])
+            made = taken(made, part, -strands[number].way * (hop + 1), strands[number].span)
     return taken.results(made)
 
 
@@ -143,14 +141,15 @@ class _Taken:
         found = []
         for number, (wanted, others) in enumerate(zip(job.products, self.others, strict=True)):
             before = None if made is None else made[number]
+            if job.dim not in wanted.out and before is not None:
+                # A product that waits for the sum takes the addition in; what is cut after the wait is cut inside it.
+                before, part, others = lax.optimization_barrier((before, part, others))
             cuts = [cut(o, t, job.dim, start, span[1] - span[0]) for o, t in zip(others, wanted.terms[1:], strict=True)]
+            new = product([part, *cuts], wanted, job.numbers, None if job.dim in wanted.out else job.numbers.accumulate)
             if job.dim in wanted.out:
-                new = product([part, *cuts], wanted, job.numbers)
                 at = wanted.out.index(job.dim)
-                before = unfilled(new, at, whole) if before is None else before
-                found.append(laid(before, new, at, start))
+                found.append(laid(unfilled(new, at, whole) if before is None else before, new, at, start))
             else:
-                new = product([part, *cuts], wanted, job.numbers, job.numbers.accumulate)
                 found.append(new if before is None else before + new)
         if self.keep:
             at = job.block.index(job.dim)

@@ -30,13 +30,11 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Strand:
-    """A part of every block that travels on its own: up or down, and after each hop the span that is left of it.
-
-    A span lies within the one before: only the last hop takes less, where two strands share the block opposite.
-    """
+    """A part of every block that travels on its own: up (`way` = 1) or down (-1), which span of it, and how many hops."""
 
     way: int
-    spans: tuple[Span, ...]
+    span: Span
+    hops: int
 
 
 def cuts(span: Span, parts: int) -> list[Span]:
@@ -53,21 +51,23 @@ def cuts(span: Span, parts: int) -> list[Span]:
 def gathering(n: int, way: Way, chunks: int, width: int) -> list[Strand]:
     """The strands that bring every block to every device, in the order in which they are sent.
 
-    Both ways, n - 1 blocks arrive in n / 2 hops; where n is even the block opposite comes half from each side.
+    Both ways, n - 1 blocks arrive in n / 2 hops. Where n is even, the block opposite comes from below; its chunks, if
+    there are several, half from each side. A block is never cut on its way: a cut in the middle of a ring costs a copy.
 
     >>> gathering(4, "ring", 1, 6)
-    [Strand(way=1, spans=((0, 6), (0, 6), (0, 6)))]
+    [Strand(way=1, span=(0, 6), hops=3)]
     >>> gathering(4, "bidirectional", 1, 6)
-    [Strand(way=1, spans=((0, 6), (0, 3))), Strand(way=-1, spans=((0, 6), (3, 6)))]
+    [Strand(way=1, span=(0, 6), hops=2), Strand(way=-1, span=(0, 6), hops=1)]
     """
+    parts = cuts((0, width), chunks)
     if way == "ring":
-        return [Strand(1, (part,) * (n - 1)) for part in cuts((0, width), chunks)]
+        return [Strand(1, part, n - 1) for part in parts if n > 1]
+    near, opposite = (n - 1) // 2, (n - 1) % 2
     strands = []
-    for part in cuts((0, width), chunks):
-        halves = cuts(part, 2) if n % 2 == 0 else []
-        for number, direction in enumerate((1, -1)):
-            strands.append(Strand(direction, (part,) * ((n - 1) // 2) + tuple(halves[number : number + 1])))
-    return [strand for strand in strands if strand.spans]
+    for number, part in enumerate(parts):
+        from_below = opposite * (2 * number < len(parts))
+        strands += [Strand(1, part, near + from_below), Strand(-1, part, near + opposite - from_below)]
+    return [strand for strand in strands if strand.hops]
 
 
 def scattering(way: Way, chunks: int, width: int) -> list[tuple[int, Span]]:
@@ -88,14 +88,13 @@ def slots(strands: Sequence[Strand]) -> list[list[tuple[int, int]]]:
     >>> slots(gathering(5, "bidirectional", 1, 6))
     [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
     """
-    most = max((len(strand.spans) for strand in strands), default=0)
+    most = max((strand.hops for strand in strands), default=0)
     found: list[list[tuple[int, int]]] = []
     for hop in range(most):
         for number, strand in enumerate(strands):
-            if hop >= len(strand.spans):
+            if hop >= strand.hops:
                 continue
-            pairs = found and strand.way < 0 and found[-1] == [(number - 1, hop)]
-            if pairs:
+            if found and strand.way < 0 and found[-1] == [(number - 1, hop)]:
                 found[-1].append((number, hop))
             else:
                 found.append([(number, hop)])
