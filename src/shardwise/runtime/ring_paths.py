@@ -9,6 +9,7 @@ from typing import Any, Literal
 from jax import lax
 
 Way = Literal["ring", "bidirectional"]
+UNROLLED = 16  # a ring of more devices is a loop
 Span = tuple[int, int]  # from, up to but not with
 
 
@@ -26,6 +27,14 @@ class Ring:
     def place(self, away: int) -> Any:
         """The position that is `away` places above this device's."""
         return (lax.axis_index(self.axes) + away) % self.n
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One way or both, and into how many chunks, each sent on its own, every block is cut."""
+
+    way: Way = "bidirectional"
+    chunks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +89,13 @@ def scattering(way: Way, chunks: int, width: int) -> list[tuple[int, Span]]:
     return [(ways[number % len(ways)], part) for number, part in enumerate(cuts((0, width), chunks * len(ways)))]
 
 
-def slots(strands: Sequence[Strand]) -> list[list[tuple[int, int]]]:
-    """Which strands (by number) are multiplied together, each after which hop (from 0), in order.
+def side_by_side(strands: Sequence[Strand]) -> list[list[int]]:
+    """The numbers of the strands that are waited for together: the same span of both ways.
 
-    Those of both directions that left at the same time go together.
-
-    >>> slots(gathering(5, "bidirectional", 1, 6))
-    [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
+    >>> side_by_side(gathering(5, "bidirectional", 2, 6))
+    [[0, 1], [2, 3]]
     """
-    most = max((strand.hops for strand in strands), default=0)
-    found: list[list[tuple[int, int]]] = []
-    for hop in range(most):
-        for number, strand in enumerate(strands):
-            if hop >= strand.hops:
-                continue
-            if found and strand.way < 0 and found[-1] == [(number - 1, hop)]:
-                found[-1].append((number, hop))
-            else:
-                found.append([(number, hop)])
-    return found
+    found: dict[Span, list[int]] = {}
+    for number, strand in enumerate(strands):
+        found.setdefault(strand.span, []).append(number)
+    return list(found.values())

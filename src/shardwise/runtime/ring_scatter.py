@@ -1,0 +1,98 @@
+"""The scattering ring: a sum of products travels to the device that keeps it, and takes up one more at every stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax import lax
+
+from shardwise.runtime.ring_paths import UNROLLED, Ring, Schedule, Span, scattering
+from shardwise.runtime.ring_products import Numbers, Product, cut, laid, product
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """The sum of products, and of those over the ring's devices; each keeps its part of `dim`, which every result has."""
+
+    ring: Ring
+    dim: Any
+    products: tuple[Product, ...]
+    schedule: Schedule
+    numbers: Numbers
+
+
+def scatter(job: Scatter, operands: Sequence[Sequence[Any]]) -> Any:
+    """Run the ring; `operands` are those of each product.
+
+    A sum begins one place past its home and ends there, so every element is added in one fixed order.
+    """
+    run = _Run(job, _extent(job, operands) // job.ring.n, operands)
+    strands = run.strands
+    if job.ring.n == 1:
+        return run.summand(0, (0, run.width), None, None)
+    state = run.hop(None, 0)
+    looped = (job.ring.n - 2) // 2 * 2 if job.ring.n > UNROLLED else 0
+    if looped:
+        state = lax.fori_loop(0, looped // 2, lambda k, state: run.hop(run.hop(state, 2 * k + 1), 2 * k + 2), state)
+    for hop in range(looped + 1, job.ring.n - 1):
+        state = run.hop(state, hop)
+    result = None
+    for (_, span), part in zip(strands, run.parts(state, job.ring.n - 1), strict=True):
+        result = laid(result, part, job.products[0].out.index(job.dim), span[0], run.width)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of the ring. Its state: what arrives on each strand but the last, and what that one has yet to send.
+
+    So the last strand's transfer hides behind the first one's product of the next hop, in a loop too.
+    """
+
+    job: Scatter
+    width: int
+    operands: Sequence[Sequence[Any]]
+
+    @property
+    def strands(self) -> list[tuple[int, Span]]:
+        return scattering(self.job.schedule.way, self.job.schedule.chunks, self.width)
+
+    def hop(self, state: Any, hop: Any) -> tuple[list[Any], Any]:
+        parts = self.parts(state, hop)
+        sent = [self.job.ring.sent(part, way) for part, (way, _) in zip(parts[:-1], self.strands[:-1], strict=True)]
+        return sent, parts[-1]
+
+    def parts(self, state: Any, hop: Any) -> list[Any]:
+        """The sums of every strand, with this device's product, after so many hops; none has arrived before the first."""
+        flying, unsent = state if state is not None else ([None] * len(self.strands[:-1]), None)
+        arriving = [*flying, None if unsent is None else self.job.ring.sent(unsent, self.strands[-1][0])]
+        parts: list[Any] = []
+        for (way, span), arrived in zip(self.strands, arriving, strict=True):
+            start = self.job.ring.place(-way * (hop + 1)) * self.width + span[0]
+            parts.append(self.summand(start, span, arrived, parts[-1] if parts else unsent))
+        return parts
+
+    def summand(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
+        """This device's product for one part of one block, added to the sum that arrived; made after `last`."""
+        job, operands, total = self.job, self.operands, None
+        if arrived is not None:  # a product that waits for the sum takes the addition in
+            arrived, operands, _ = lax.optimization_barrier((arrived, operands, last))
+        for wanted, arrays in zip(job.products, operands, strict=True):
+            cuts = [cut(a, t, job.dim, start, span[1] - span[0]) for a, t in zip(arrays, wanted.terms, strict=True)]
+            new = product(cuts, wanted, job.numbers, is_summand=True)
+            total = new if total is None else total + new
+        if arrived is not None:
+            total = total + arrived.astype(total.dtype)
+        return total.astype(job.numbers.of_result([a for arrays in operands for a in arrays]))
+
+
+def _extent(job: Scatter, operands: Sequence[Sequence[Any]]) -> int:
+    """The whole size of the scattered dimension."""
+    return next(
+        array.shape[term.index(job.dim)]
+        for arrays, wanted in zip(operands, job.products, strict=True)
+        for array, term in zip(arrays, wanted.terms, strict=True)
+        if job.dim in term
+    )
