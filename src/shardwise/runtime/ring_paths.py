@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,7 +55,7 @@ def cuts(span: Span, parts: int) -> list[Span]:
     """
     start, stop = span
     edges = [start + (stop - start) * part // parts for part in range(parts + 1)]
-    return [(low, high) for low, high in zip(edges, edges[1:], strict=False) if low < high]
+    return [(low, high) for low, high in itertools.pairwise(edges) if low < high]
 
 
 def gathering(n: int, way: Way, chunks: int, width: int) -> list[Strand]:
