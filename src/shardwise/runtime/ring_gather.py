@@ -8,7 +8,7 @@ from typing import Any
 
 from jax import lax
 
-from shardwise.runtime.ring_paths import UNROLLED, Ring, Schedule, Span, Strand, gathering, side_by_side
+from shardwise.runtime.ring_paths import Ring, Schedule, Span, Strand, gathering, side_by_side
 from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
 
 Others = Sequence[Sequence[Any]]
@@ -35,7 +35,7 @@ def gather(job: Gather, block: Any, others: Others) -> list[Any]:
     run = _Run(job, block.shape[job.block.index(job.dim)], others)
     state = run.begun(block)
     hops = [strand.hops for strand in run.strands]
-    looped = (min(hops, default=0) - 1) // 2 * 2 if job.ring.n > UNROLLED else 0
+    looped = (min(hops, default=0) - 1) // 2 * 2 if job.ring.n > job.schedule.unroll else 0
     if looped:  # two hops a turn: what arrives has a buffer of its own, and nothing is copied
         every = range(len(hops))
         turn = lambda number, state: run.hop(run.hop(state, 2 * number, every, every), 2 * number + 1, every, every)  # noqa: E731

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import jax
+import numpy as np
 from jax import lax
 
 Way = Literal["ring", "bidirectional"]
-UNROLLED = 16  # a ring of more devices is a loop
 Span = tuple[int, int]  # from, up to but not with
 
 
@@ -23,7 +24,14 @@ class Ring:
 
     def sent(self, array: Any, way: int) -> Any:
         """What arrives here when every device sends `array` one place up (`way` = 1) or down (-1)."""
-        return lax.ppermute(array, self.axes, [(k, (k + way) % self.n) for k in range(self.n)])
+        axes, numbers = self._in_mesh_order()
+        return lax.ppermute(array, axes, [(numbers[k], numbers[(k + way) % self.n]) for k in range(self.n)])
+
+    def _in_mesh_order(self) -> tuple[tuple[str, ...], list[int]]:
+        """The axes as the mesh has them, which `ppermute` wants, and what it calls the ring's positions in order."""
+        axes = tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in self.axes)
+        numbers = np.arange(self.n).reshape([lax.axis_size(axis) for axis in axes])
+        return axes, numbers.transpose([axes.index(axis) for axis in self.axes]).reshape(-1).tolist()
 
     def place(self, away: int) -> Any:
         """The position that is `away` places above this device's."""
@@ -32,10 +40,11 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One way or both, and into how many chunks, each sent on its own, every block is cut."""
+    """One way or both; into how many chunks, each sent on its own, every block is cut; a ring of more than `unroll` loops."""
 
     way: Way = "bidirectional"
     chunks: int = 1
+    unroll: int = 16
 
 
 @dataclass(frozen=True, slots=True)

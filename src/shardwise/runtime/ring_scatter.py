@@ -8,7 +8,7 @@ from typing import Any
 
 from jax import lax
 
-from shardwise.runtime.ring_paths import UNROLLED, Ring, Schedule, Span, scattering
+from shardwise.runtime.ring_paths import Ring, Schedule, Span, scattering
 from shardwise.runtime.ring_products import Numbers, Product, cut, laid, product
 
 
@@ -33,7 +33,7 @@ def scatter(job: Scatter, operands: Sequence[Sequence[Any]]) -> Any:
     if job.ring.n == 1:
         return run.summand(0, (0, run.width), None, None)
     state = run.hop(None, 0)
-    looped = (job.ring.n - 2) // 2 * 2 if job.ring.n > UNROLLED else 0
+    looped = (job.ring.n - 2) // 2 * 2 if job.ring.n > job.schedule.unroll else 0
     if looped:
         state = lax.fori_loop(0, looped // 2, lambda k, state: run.hop(run.hop(state, 2 * k + 1), 2 * k + 2), state)
     for hop in range(looped + 1, job.ring.n - 1):

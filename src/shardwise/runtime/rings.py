@@ -23,8 +23,8 @@ Axes = str | Sequence[str]
 
 def gather_einsum(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, gathered: int, dim: Any,
-    axes: Axes, n: int, way: Way = "bidirectional", chunks: int = 1, precision: Any = None,
-    preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
+    axes: Axes, n: int, way: Way = "bidirectional", chunks: int = 1, unroll: int = 16,
+    precision: Any = None, preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
 ) -> Any:  # fmt: skip
     """Gather one operand along a dimension and multiply it with the others, block by block as it arrives.
 
@@ -47,6 +47,7 @@ def gather_einsum(
         axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
         way: from one neighbour, or from both, in half the steps.
         chunks: into how many parts each block is cut, to be sent and multiplied one by one.
+        unroll: a ring of more devices than this is a loop, of two hops a turn.
         accumulate: the dtype of running sums, as float32; blocks travel in their own.
         save: keep the gathered operand for the derivative; else it is gathered again.
     """
@@ -58,15 +59,15 @@ def gather_einsum(
     assert dim in wanted.out or any(dim in term for term in wanted.terms[1:]), f"{dim} is summed alone: sum first, then gather"
     if n == 1:
         return product([arrays[k] for k in order], wanted, numbers)
-    job = Gather(_ring(axes, n), dim, wanted.terms[0], (wanted,), Schedule(way, chunks), numbers)
+    job = Gather(_ring(axes, n), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll), numbers)
     block, *others = _all_varying([arrays[k] for k in order], job.ring)
     return _gathered(job, save, block, (tuple(others),))[0]
 
 
 def einsum_scatter(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, dim: Any, axes: Axes, n: int,
-    way: Way = "bidirectional", chunks: int = 1, precision: Any = None, preferred_element_type: Any = None,
-    accumulate: Any = None,
+    way: Way = "bidirectional", chunks: int = 1, unroll: int = 16, precision: Any = None,
+    preferred_element_type: Any = None, accumulate: Any = None,
 ) -> Any:  # fmt: skip
     """Multiply, sum over the devices of a ring, and keep this device's part of `dim`; the sums travel as they grow.
 
@@ -86,7 +87,7 @@ def einsum_scatter(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return product(arrays, wanted, numbers)
-    job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks), numbers)
+    job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
     return _scattered(job, (tuple(_all_varying(arrays, job.ring)),))
 
 
