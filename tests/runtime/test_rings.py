@@ -171,6 +171,13 @@ def test_any_einsum(case: Case):
     check(case, mesh, case.sizes(4, 3))
 
 
+def test_small_blocks_are_cut_along_another_dimension():
+    case = Case("I J_x, J_x K -> I_x K", "I", options={"chunks": 2})
+    check(case, mesh_of(x=2), {"I": 10, "J": 4, "K": 1024})
+    text = jax.jit(case.on(mesh_of(x=2))).lower(*shapes(case, mesh_of(x=2), {"I": 10, "J": 4, "K": 1024})).as_text("hlo")
+    assert "f32[5,256]" in text
+
+
 @pytest.mark.parametrize("axes", [("x", "y"), ("y", "x")], ids=["xy", "yx"])
 def test_a_ring_over_two_axes(axes: tuple[str, str]):
     both = "".join(axes)
@@ -185,12 +192,11 @@ def test_a_long_ring_is_a_loop(options: dict[str, Any]):
     for kind in (UP, WEIGHTS, DOWN):
         case = Case(kind.layouts, kind.dim, kind.gathered, options | {"unroll": 2}, kind.checked)
         mesh = mesh_of(x=8)
-        assert " while(" in jax.jit(case.on(mesh)).lower(*shapes(case, mesh)).as_text("hlo")
+        assert " while(" in jax.jit(case.on(mesh)).lower(*shapes(case, mesh, case.sizes(8, 2))).as_text("hlo")
         check(case, mesh, case.sizes(8, 2))
 
 
-def shapes(case: Case, mesh: Mesh) -> list[Any]:
-    sizes = case.sizes(8, 2)
+def shapes(case: Case, mesh: Mesh, sizes: Mapping[str, int]) -> list[Any]:
     return [
         jax.ShapeDtypeStruct(tuple(sizes[d] for d in term), jnp.float32, sharding=NamedSharding(mesh, spec))
         for term, spec in zip(case.terms[:-1], case.specs[:-1], strict=True)

@@ -9,7 +9,11 @@ from typing import Any
 from jax import lax
 
 from shardwise.runtime.ring_paths import Ring, Schedule, Span, scattering
-from shardwise.runtime.ring_products import Numbers, Product, cut, laid, product
+from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
+
+Operands = Sequence[Sequence[Any]]
+LANES = 128
+ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +27,14 @@ class Scatter:
     numbers: Numbers
 
 
-def scatter(job: Scatter, operands: Sequence[Sequence[Any]]) -> Any:
+def scatter(job: Scatter, operands: Operands) -> Any:
     """Run the ring; `operands` are those of each product.
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
     """
-    run = _Run(job, _extent(job, operands) // job.ring.n, operands)
-    strands = run.strands
-    if job.ring.n == 1:
-        return run.summand(0, (0, run.width), None, None)
+    width = _extent(job, operands, job.dim) // job.ring.n
+    split, extent = _split(job, operands, width)
+    run = _Run(job, operands, width, split, scattering(job.schedule.way, job.schedule.chunks, extent))
     state = run.hop(None, 0)
     looped = (job.ring.n - 2) // 2 * 2 if job.ring.n > job.schedule.unroll else 0
     if looped:
@@ -39,9 +42,33 @@ def scatter(job: Scatter, operands: Sequence[Sequence[Any]]) -> Any:
     for hop in range(looped + 1, job.ring.n - 1):
         state = run.hop(state, hop)
     result = None
-    for (_, span), part in zip(strands, run.parts(state, job.ring.n - 1), strict=True):
-        result = laid(result, part, job.products[0].out.index(job.dim), span[0], run.width)
+    for (_, span), part in zip(run.strands, run.parts(state, job.ring.n - 1), strict=True):
+        result = laid(result, part, job.products[0].out.index(split), span[0], extent)
     return result
+
+
+def _split(job: Scatter, operands: Operands, width: int) -> tuple[Any, int]:
+    """Along which dimension of the result a block is cut into strands, and how much of it a block has.
+
+    Every strand's product reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
+    are too small for that, it is the one that costs the least; its parts must be multiples of what a register holds.
+    """
+    parts = job.schedule.chunks * (1 if job.schedule.way == "ring" else 2)
+    if width >= parts * ENOUGH:
+        return job.dim, width
+    sizes = {dim: width if dim == job.dim else _extent(job, operands, dim) for dim in job.products[0].out}
+    fitting = [dim for dim, size in sizes.items() if dim == job.dim or size % (parts * LANES) == 0]
+
+    def read_again(dim: Any) -> float:
+        return sum(
+            array.size / (job.ring.n if job.dim in term else 1)
+            for arrays, wanted in zip(operands, job.products, strict=True)
+            for array, term in zip(arrays, wanted.terms, strict=True)
+            if dim not in term
+        )
+
+    best = min(fitting, key=lambda dim: (read_again(dim), dim != job.dim))
+    return best, sizes[best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +79,10 @@ class _Run:
     """
 
     job: Scatter
+    operands: Operands
     width: int
-    operands: Sequence[Sequence[Any]]
-
-    @property
-    def strands(self) -> list[tuple[int, Span]]:
-        return scattering(self.job.schedule.way, self.job.schedule.chunks, self.width)
+    split: Any
+    strands: list[tuple[int, Span]]
 
     def hop(self, state: Any, hop: Any) -> tuple[list[Any], Any]:
         parts = self.parts(state, hop)
@@ -70,7 +95,7 @@ class _Run:
         arriving = [*flying, None if unsent is None else self.job.ring.sent(unsent, self.strands[-1][0])]
         parts: list[Any] = []
         for (way, span), arrived in zip(self.strands, arriving, strict=True):
-            start = self.job.ring.place(-way * (hop + 1)) * self.width + span[0]
+            start = self.job.ring.place(-way * (hop + 1)) * self.width
             parts.append(self.summand(start, span, arrived, parts[-1] if parts else unsent))
         return parts
 
@@ -80,19 +105,27 @@ class _Run:
         if arrived is not None:  # a product that waits for the sum takes the addition in
             arrived, operands, _ = lax.optimization_barrier((arrived, operands, last))
         for wanted, arrays in zip(job.products, operands, strict=True):
-            cuts = [cut(a, t, job.dim, start, span[1] - span[0]) for a, t in zip(arrays, wanted.terms, strict=True)]
+            cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
             new = product(cuts, wanted, job.numbers, is_summand=True)
             total = new if total is None else total + new
         if arrived is not None:
             total = total + arrived.astype(total.dtype)
         return total.astype(job.numbers.of_result([a for arrays in operands for a in arrays]))
 
+    def cut(self, array: Any, term: Term, start: Any, span: Span) -> Any:
+        """What an operand has of a strand's part of the block that starts at `start`."""
+        if self.split == self.job.dim:
+            return cut(array, term, self.job.dim, start + span[0], span[1] - span[0])
+        if self.split in term:
+            array = lax.slice_in_dim(array, *span, axis=term.index(self.split))
+        return cut(array, term, self.job.dim, start, self.width)
 
-def _extent(job: Scatter, operands: Sequence[Sequence[Any]]) -> int:
-    """The whole size of the scattered dimension."""
+
+def _extent(job: Scatter, operands: Operands, dim: Any) -> int:
+    """The size of a dimension on this device."""
     return next(
-        array.shape[term.index(job.dim)]
+        array.shape[term.index(dim)]
         for arrays, wanted in zip(operands, job.products, strict=True)
         for array, term in zip(arrays, wanted.terms, strict=True)
-        if job.dim in term
+        if dim in term
     )
