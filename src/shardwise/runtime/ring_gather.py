@@ -12,6 +12,7 @@ from shardwise.runtime.ring_paths import Ring, Schedule, Span, Strand, gathering
 from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
 
 Others = Sequence[Sequence[Any]]
+Parts = Sequence[tuple[Any, Any]]  # of the block, and from how many places above each came
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Run:
     def begun(self, block: Any) -> tuple[list[Any], list[Any]]:
         at = self.job.block.index(self.job.dim)
         flying = [self.job.ring.sent(lax.slice_in_dim(block, *s.span, axis=at), s.way) for s in self.strands]
-        return flying, self.taken([None] * len(self.others), block, 0, (0, self.width))
+        return flying, self.taken([None] * len(self.others), [(block, 0)], (0, self.width))
 
     def hop(self, state: Any, hop: Any, here: Sequence[int], further: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """Send on what has arrived after `hop` hops and one more, and multiply it."""
@@ -76,23 +77,45 @@ class _Run:
             for number, part in zip(numbers, arrived, strict=True):
                 if number in further:
                     flying[number] = self.job.ring.sent(part, strands[number].way)
-            for number, part in zip(numbers, arrived, strict=True):
-                made = self.taken(made, part, -strands[number].way * (hop + 1), strands[number].span)
+            parts = [(part, -strands[k].way * (hop + 1)) for k, part in zip(numbers, arrived, strict=True)]
+            made = self.taken(made, parts, strands[group[0]].span) if parts else made
         return flying, made
 
-    def taken(self, made: Sequence[Any], part: Any, away: Any, span: Span) -> list[Any]:
-        """Multiply a part of the block from `away` places above; lay or add the products where they belong."""
-        job, found = self.job, []
-        start = job.ring.place(away) * self.width + span[0]
-        for before, wanted, others in zip(made, job.products, self.others, strict=True):
-            is_summand = job.dim not in wanted.out
-            if is_summand and before is not None:
-                # A product that waits for the sum takes the addition in; what is cut after the wait is cut inside it.
-                before, part, others = lax.optimization_barrier((before, part, others))
-            cuts = [cut(o, t, job.dim, start, span[1] - span[0]) for o, t in zip(others, wanted.terms[1:], strict=True)]
-            new = product([part, *cuts], wanted, job.numbers, is_summand=is_summand)
-            if is_summand:
-                found.append(new if before is None else before + new)
-            else:
-                found.append(laid(before, new, wanted.out.index(job.dim), start, self.width * job.ring.n))
-        return found
+    def taken(self, made: Sequence[Any], parts: Parts, span: Span) -> list[Any]:
+        """Multiply parts of blocks, each from so many places above; lay or add the products where they belong."""
+        dim = self.job.dim
+        return [
+            self.laid(before, parts, span, wanted, others)
+            if dim in wanted.out
+            else self.added(before, parts, span, wanted, others)
+            for before, wanted, others in zip(made, self.job.products, self.others, strict=True)
+        ]
+
+    def laid(self, before: Any, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> Any:
+        """A product whose result holds the dimension, block by block."""
+        for part, away in parts:
+            start, cuts = self.cut(others, wanted, away, span)
+            new = product([part, *cuts], wanted, self.job.numbers)
+            before = laid(before, new, wanted.out.index(self.job.dim), start, self.width * self.job.ring.n)
+        return before
+
+    def added(self, before: Any, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> Any:
+        """A running sum: what arrived from both sides is one product, and is added in that product's kernel."""
+        if before is not None:  # a product that waits for the sum takes the addition in; what is cut after the wait, too
+            before, arrays, others = lax.optimization_barrier((before, [part for part, _ in parts], others))
+            parts = [(array, away) for array, (_, away) in zip(arrays, parts, strict=True)]
+        factors = [[part, *self.cut(others, wanted, away, span)[1]] for part, away in parts]
+        whole = [self.joined(list(arrays), term) for arrays, term in zip(zip(*factors, strict=True), wanted.terms, strict=True)]
+        new = product(whole, wanted, self.job.numbers, is_summand=True)
+        return new if before is None else before + new
+
+    def joined(self, arrays: list[Any], term: Term) -> Any:
+        if self.job.dim not in term or len(arrays) == 1:
+            return arrays[0]
+        return lax.concatenate(arrays, term.index(self.job.dim))
+
+    def cut(self, others: Sequence[Any], wanted: Product, away: Any, span: Span) -> tuple[Any, list[Any]]:
+        """Where a part of a block begins, and what the other operands have there."""
+        start = self.job.ring.place(away) * self.width + span[0]
+        terms = zip(others, wanted.terms[1:], strict=True)
+        return start, [cut(other, term, self.job.dim, start, span[1] - span[0]) for other, term in terms]
