@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.runtime.ring_paths import gathering
-from shardwise.runtime.rings import einsum_scatter, gather_einsum
+from shardwise.runtime.rings import einsum_scatter, gather_einsum, rotate_einsum
 
 
 @dataclass(frozen=True)
@@ -252,3 +252,41 @@ def test_every_block_arrives_once(n: int, way: Any, chunks: int, width: int):
     for strand in gathering(n, way, chunks, width):
         seen += [(-strand.way * hop % n, row) for hop in range(1, strand.hops + 1) for row in range(*strand.span)]
     assert sorted(seen) == [(away, row) for away in range(n) for row in range(width)]
+
+
+GRIDS = [(2, 2), (1, 3), (2, 4), (4, 2), (2, 3), (1, 1)]
+
+
+def rotation(mesh: Mesh, **options: Any) -> Callable[..., Any]:
+    """A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]."""
+    shared = {"dim": "J", "axes": ("y", "x"), "n": (mesh.shape["y"], mesh.shape["x"])} | options
+    both = PartitionSpec("x", "y")
+    local = lambda a, b: rotate_einsum([a, b], ["IJ", "JK"], "IK", **shared)  # noqa: E731
+    return jax.shard_map(local, mesh=mesh, in_specs=both, out_specs=both)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("names", ["xy", "yx"])
+def test_both_operands_rotate(grid: tuple[int, int], names: str):
+    sizes = dict(zip("xy", grid, strict=True))
+    mesh = mesh_of(**{name: sizes[name] for name in names})
+    case = Case("I_x J_y, J_x K_y -> I_x K_y", "J")
+    rng = np.random.default_rng(3)
+    extents = {"I": 2 * grid[0], "J": 12, "K": 3 * grid[1]}
+    *arrays, cotangent = [whole(rng, term, extents, np.float32) for term in case.terms]
+    made = jax.jit(value_and_derivatives(rotation(mesh)))(*placed(case, mesh, arrays, cotangent))
+    for got, right in zip(made, derivatives(case.equation, arrays, cotangent), strict=True):
+        same(case, got, right)
+
+
+def test_a_rotation_has_second_derivatives():
+    mesh, rng = mesh_of(x=2, y=2), np.random.default_rng(4)
+    a, b = (rng.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
+
+    def curved(function: Callable[..., Any]) -> Callable[..., Any]:
+        inner = jax.grad(lambda a, b: jnp.sin(function(a, b)).sum())
+        return jax.jit(jax.grad(lambda a, b: (inner(a, b) ** 2).sum(), (0, 1)))
+
+    laid = [jax.device_put(array, NamedSharding(mesh, PartitionSpec("x", "y"))) for array in (a, b)]
+    for got, right in zip(curved(rotation(mesh))(*laid), curved(jnp.matmul)(a, b), strict=True):
+        np.testing.assert_allclose(np.asarray(got), np.asarray(right), rtol=1e-4, atol=1e-4)

@@ -16,6 +16,7 @@ import jax
 from shardwise.runtime.ring_gather import Gather, gather
 from shardwise.runtime.ring_paths import Ring, Schedule, Way
 from shardwise.runtime.ring_products import Numbers, Product, Term, as_varying, product, varying_axes
+from shardwise.runtime.ring_rotate import Rotation, rotate, rotate_back
 from shardwise.runtime.ring_scatter import Scatter, scatter
 
 Axes = str | Sequence[str]
@@ -89,6 +90,30 @@ def einsum_scatter(
         return product(arrays, wanted, numbers)
     job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
     return _scattered(job, (tuple(_all_varying(arrays, job.ring)),))
+
+
+def rotate_einsum(
+    operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, dim: Any, axes: tuple[str, str],
+    n: tuple[int, int], precision: Any = None, preferred_element_type: Any = None, accumulate: Any = None,
+) -> Any:  # fmt: skip
+    """Multiply two operands that are split over different axes along the dimension that is summed; both rotate.
+
+    As `A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]`, with one shard of each in memory and one on its way. Each device
+    adds in an order of its own, the same on every run.
+
+    Args:
+        operands: this device's shards of two arrays; `terms` their dimensions, `out_term` those of the result.
+        dim: the summed dimension, which operand k has split over `axes[k]`, of `n[k]` devices; a multiple of lcm(n).
+        accumulate: the dtype of running sums.
+    """
+    arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
+    wanted = Product(tuple(all_terms), tuple(out_term))
+    assert len(arrays) == 2, f"two operands rotate, not {len(arrays)}"
+    assert dim not in out_term, f"{dim} is not summed"
+    assert all(dim in term for term in all_terms), f"{dim} is not in both operands"
+    job = Rotation(axes, n, dim, wanted, Numbers(precision, preferred_element_type, accumulate))
+    varying = varying_axes(*arrays, *(jax.lax.axis_index(axis) for axis in axes))
+    return _rotated(job, tuple(as_varying(array, varying) for array in arrays))
 
 
 def _ring(axes: Axes, n: int) -> Ring:
@@ -176,6 +201,17 @@ def _scattered_backward(job: Scatter, operands: Any, cotangent: Any) -> tuple[An
 
 
 _scattered.defvjp(lambda job, operands: (_scattered(job, operands), operands), _scattered_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _rotated(job: Rotation, operands: tuple[Any, ...]) -> Any:
+    return rotate(job, operands)
+
+
+_rotated.defvjp(
+    lambda job, operands: (_rotated(job, operands), operands),
+    lambda job, operands, cotangent: (tuple(rotate_back(job, operands, cotangent)),),
+)
 
 
 def _with(job: Gather, products: tuple[Product, ...], numbers: Numbers | None = None) -> Gather:
