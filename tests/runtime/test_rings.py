@@ -128,7 +128,7 @@ def four_kinds(n: int, dtype: Any) -> tuple[list[tuple[Case, dict[str, int]]], A
     """The four kinds with odd and even blocks, each with another schedule, in one compiled function."""
     found, ways = [], itertools.cycle(WAYS[n % 6 :] + WAYS[: n % 6])
     for number, (kind, each) in enumerate(itertools.product((AG, UP, WEIGHTS, DOWN), (3, 4))):
-        options = next(ways) | ({"save": number % 3 == 0} if kind.gathered is not None else {})
+        options = next(ways) | {"save": number % 3 != 0}
         case = Case(kind.layouts, kind.dim, kind.gathered, options, kind.checked)
         found.append((case, case.sizes(n, each)))
     functions = [value_and_derivatives(case.on(mesh_of(x=n))) for case, _ in found]

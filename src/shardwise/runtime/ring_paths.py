@@ -40,11 +40,15 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One way or both; into how many chunks, each sent on its own, every block is cut; a ring of more than `unroll` loops."""
+    """One way or both; into how many chunks, each sent on its own, every block is cut; a ring of more than `unroll` loops.
+
+    `save`: what is gathered is kept for the products of the derivative that can wait for all of it.
+    """
 
     way: Way = "bidirectional"
     chunks: int = 1
     unroll: int = 16
+    save: bool = True
 
 
 @dataclass(frozen=True, slots=True)

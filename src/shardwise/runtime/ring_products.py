@@ -29,6 +29,11 @@ class Numbers:
     preferred: Any = None
     accumulate: Any = None
 
+    @property
+    def backwards(self) -> Numbers:
+        """For the products of a derivative, whose dtypes are those of their operands."""
+        return Numbers(self.precision, None, self.accumulate)
+
     def of_result(self, arrays: Sequence[Any]) -> Any:
         """The dtype of an einsum of these arrays."""
         return jnp.dtype(self.preferred) if self.preferred is not None else jnp.result_type(*arrays)

@@ -125,8 +125,7 @@ def _passed_on(job: Rotation, arrays: Sequence[Any], before: int, after: int) ->
 def _with(job: Rotation, total: Any, held: Sequence[Any], k: int, step: int, cotangent: Any) -> Any:
     """A shard's cotangent, with what this step's product owes to a piece of it."""
     wanted = Product((job.product.out, job.product.terms[1 - k]), job.product.terms[k])
-    numbers = Numbers(job.numbers.precision, None, job.numbers.accumulate)
-    new = product([cotangent, job.piece(held[1 - k], 1 - k, step)], wanted, numbers, is_summand=True)
+    new = product([cotangent, job.piece(held[1 - k], 1 - k, step)], wanted, job.numbers.backwards, is_summand=True)
     start, size = job.extent(held[k], k, step)
     if size == held[k].shape[job.place(k)]:
         return new if total is None else total + new

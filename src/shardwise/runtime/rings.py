@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from shardwise.runtime.ring_rotate import Rotation, rotate, rotate_back
 from shardwise.runtime.ring_scatter import Scatter, scatter
 
 Axes = str | Sequence[str]
+Others = tuple[tuple[Any, ...], ...]
 
 
 def gather_einsum(
@@ -60,15 +62,15 @@ def gather_einsum(
     assert dim in wanted.out or any(dim in term for term in wanted.terms[1:]), f"{dim} is summed alone: sum first, then gather"
     if n == 1:
         return product([arrays[k] for k in order], wanted, numbers)
-    job = Gather(_ring(axes, n), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll), numbers)
+    job = Gather(_ring(axes, n), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save), numbers)
     block, *others = _all_varying([arrays[k] for k in order], job.ring)
-    return _gathered(job, save, block, (tuple(others),))[0]
+    return _gathered(job, block, (tuple(others),))[0]
 
 
 def einsum_scatter(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, dim: Any, axes: Axes, n: int,
     way: Way = "bidirectional", chunks: int = 1, unroll: int = 16, precision: Any = None,
-    preferred_element_type: Any = None, accumulate: Any = None,
+    preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
 ) -> Any:  # fmt: skip
     """Multiply, sum over the devices of a ring, and keep this device's part of `dim`; the sums travel as they grow.
 
@@ -81,6 +83,8 @@ def einsum_scatter(
         way: all parts one way, or half of them each way; it takes two parts to hide the transfer of one.
         chunks: into how many parts what goes one way is cut.
         accumulate: the dtype in which a product is added to a sum; sums travel in the dtype of the result.
+        save: in the derivative, put the gathered cotangent together, and multiply it whole where that is the better
+            product; else nothing but shards is held.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers = Numbers(precision, preferred_element_type, accumulate)
@@ -88,7 +92,7 @@ def einsum_scatter(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return product(arrays, wanted, numbers)
-    job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
+    job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll, save), numbers)
     return _scattered(job, (tuple(_all_varying(arrays, job.ring)),))
 
 
@@ -139,68 +143,86 @@ def _without_lone(
     return arrays, found
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gathered(job: Gather, save: bool, block: Any, others: tuple[tuple[Any, ...], ...]) -> list[Any]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gathered(job: Gather, block: Any, others: Others) -> list[Any]:
     return gather(job, block, others)
 
 
-def _gathered_forward(job: Gather, save: bool, block: Any, others: Any) -> tuple[list[Any], Any]:
-    if not save:
-        return _gathered(job, save, block, others), (block, None, others)
-    whole = Product((job.block,), job.block)  # of the block alone: the gathered array
-    *made, kept = _gathered(_with(job, (*job.products, whole)), save, block, (*others, ()))
+def _gathered_forward(job: Gather, block: Any, others: Others) -> tuple[list[Any], Any]:
+    if not job.schedule.save:
+        return _gathered(job, block, others), (block, None, others)
+    *made, kept = _gathered(_keeping(job, job.products), block, (*others, ()))
     return made, (block, kept, others)
 
 
-def _gathered_backward(job: Gather, save: bool, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, Any]:
+def _gathered_backward(job: Gather, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, Any]:
     """The block's cotangent is a scattering ring; those of the others are products with the gathered array."""
     block, kept, others = residuals
-    numbers = Numbers(job.numbers.precision, None, job.numbers.accumulate)
     sums = tuple(Product((wanted.out, *wanted.terms[1:]), job.block) for wanted in job.products)
     arrays = tuple((ct, *rest) for ct, rest in zip(cotangents, others, strict=True))
-    back = _scattered(Scatter(job.ring, job.dim, sums, job.schedule, numbers), arrays)
-    products, factors, places = [], [], []
-    for k, (wanted, rest) in enumerate(zip(job.products, others, strict=True)):
+    back = _scattered(Scatter(job.ring, job.dim, sums, job.schedule, job.numbers.backwards), arrays)
+    wanted, factors = [], []
+    for made, rest, ct in zip(job.products, others, cotangents, strict=True):
         for j in range(len(rest)):
-            left = wanted.terms[1 : 1 + j] + wanted.terms[2 + j :]
-            products.append(Product((job.block, wanted.out, *left), wanted.terms[1 + j]))
-            factors.append((cotangents[k], *rest[:j], *rest[j + 1 :]))
-            places.append((k, j))
-    if not products:
-        made = []
-    elif kept is None:
-        again = _with(job, tuple(products), numbers)
-        made = _gathered(again, save, block, tuple(factors))
-    else:
-        made = [product([kept, *f], wanted, numbers) for wanted, f in zip(products, factors, strict=True)]
-    found = dict(zip(places, made, strict=True))
-    of_others = tuple(tuple(found[k, j].astype(a.dtype) for j, a in enumerate(rest)) for k, rest in enumerate(others))
-    return back.astype(block.dtype), of_others
+            left = made.terms[1 : 1 + j] + made.terms[2 + j :]
+            wanted.append(Product((job.block, made.out, *left), made.terms[1 + j]))
+            factors.append((ct, *rest[:j], *rest[j + 1 :]))
+    again = replace(job, products=tuple(wanted), numbers=job.numbers.backwards)
+    found = iter(_gathered(again, block, tuple(factors)) if kept is None else _whole(again, kept, factors))
+    return back.astype(block.dtype), tuple(tuple(next(found).astype(a.dtype) for a in rest) for rest in others)
 
 
 _gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scattered(job: Scatter, operands: tuple[tuple[Any, ...], ...]) -> Any:
+def _scattered(job: Scatter, operands: Others) -> Any:
     return scatter(job, operands)
 
 
-def _scattered_backward(job: Scatter, operands: Any, cotangent: Any) -> tuple[Any]:
+def _scattered_backward(job: Scatter, operands: Others, cotangent: Any) -> tuple[Any]:
     """One gathering ring brings the cotangent's blocks to the products of all operands."""
-    numbers = Numbers(job.numbers.precision, None, job.numbers.accumulate)
     out = job.products[0].out
-    products, factors = [], []
-    for wanted, arrays in zip(job.products, operands, strict=True):
+    wanted, factors = [], []
+    for made, arrays in zip(job.products, operands, strict=True):
         for j in range(len(arrays)):
-            products.append(Product((out, *wanted.terms[:j], *wanted.terms[j + 1 :]), wanted.terms[j]))
+            wanted.append(Product((out, *made.terms[:j], *made.terms[j + 1 :]), made.terms[j]))
             factors.append((*arrays[:j], *arrays[j + 1 :]))
-    again = Gather(job.ring, job.dim, out, tuple(products), job.schedule, numbers)
-    made = iter(_gathered(again, False, cotangent, tuple(factors)))
-    return (tuple(tuple(next(made).astype(a.dtype) for a in arrays) for arrays in operands),)
+    again = Gather(job.ring, job.dim, out, tuple(wanted), job.schedule, job.numbers.backwards)
+    found = iter(_once(again, cotangent, factors))
+    return (tuple(tuple(next(found).astype(a.dtype) for a in arrays) for arrays in operands),)
 
 
 _scattered.defvjp(lambda job, operands: (_scattered(job, operands), operands), _scattered_backward)
+
+
+def _once(job: Gather, block: Any, others: Sequence[Sequence[Any]]) -> list[Any]:
+    """Gather a block for several products; with `save` those that would be running sums take all of it at the end.
+
+    One product with the whole is quicker than n additions; the others hide the transfers.
+    """
+    in_blocks = [job.dim in wanted.out for wanted in job.products]
+    if not job.schedule.save or all(in_blocks) or not any(in_blocks):
+        return _gathered(job, block, tuple(map(tuple, others)))
+    now = tuple(wanted for wanted, early in zip(job.products, in_blocks, strict=True) if early)
+    factors = [tuple(arrays) for arrays, early in zip(others, in_blocks, strict=True) if early]
+    *made, kept = _gathered(_keeping(job, now), block, (*factors, ()))
+    at_once, found = _whole(job, kept, others, in_blocks), iter(made)
+    return [next(found) if early else later for early, later in zip(in_blocks, at_once, strict=True)]
+
+
+def _whole(job: Gather, kept: Any, others: Sequence[Sequence[Any]], left_out: Sequence[bool] = ()) -> list[Any]:
+    """The products with the gathered array, None for those that are left out."""
+    skipped = left_out or [False] * len(others)
+    return [
+        None if skip else product([kept, *arrays], wanted, job.numbers)
+        for wanted, arrays, skip in zip(job.products, others, skipped, strict=True)
+    ]
+
+
+def _keeping(job: Gather, products: tuple[Product, ...]) -> Gather:
+    """With one product more, of the block alone: the gathered array."""
+    return replace(job, products=(*products, Product((job.block,), job.block)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -212,7 +234,3 @@ _rotated.defvjp(
     lambda job, operands: (_rotated(job, operands), operands),
     lambda job, operands, cotangent: (tuple(rotate_back(job, operands, cotangent)),),
 )
-
-
-def _with(job: Gather, products: tuple[Product, ...], numbers: Numbers | None = None) -> Gather:
-    return Gather(job.ring, job.dim, job.block, products, job.schedule, numbers or job.numbers)
