@@ -1,0 +1,81 @@
+"""Local products inside of a ring: one einsum, what is cut of its operands, and where its result is laid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Term = tuple[Any, ...]  # an array's dimensions, by name or number
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An einsum of arrays with these terms."""
+
+    terms: tuple[Term, ...]
+    out: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How products are computed and summed: as `jnp.einsum` takes them, and the dtype of running sums."""
+
+    precision: Any = None
+    preferred: Any = None
+    accumulate: Any = None
+
+    @property
+    def backwards(self) -> Numbers:
+        """For the products of a derivative, whose dtypes are those of their operands."""
+        return Numbers(self.precision, None, self.accumulate)
+
+    def of_result(self, arrays: Sequence[Any]) -> Any:
+        """The dtype of an einsum of these arrays."""
+        return jnp.dtype(self.preferred) if self.preferred is not None else jnp.result_type(*arrays)
+
+
+def product(arrays: Sequence[Any], wanted: Product, numbers: Numbers, *, is_summand: bool = False) -> Any:
+    """One local einsum, in the dtype of running sums where it is to be added to one."""
+    if wanted.terms == (wanted.out,):
+        return arrays[0]
+    names: dict[Any, int] = {}
+    terms = [[names.setdefault(dim, len(names)) for dim in term] for term in wanted.terms]
+    pairs = (x for pair in zip(arrays, terms, strict=True) for x in pair)
+    dtype = numbers.accumulate if is_summand and numbers.accumulate is not None else numbers.preferred
+    return jnp.einsum(*pairs, [names[dim] for dim in wanted.out], precision=numbers.precision, preferred_element_type=dtype)
+
+
+def cut(array: Any, term: Term, dim: Any, start: Any, size: int) -> Any:
+    """`size` elements of a dimension from `start` on; an array that lacks it stays whole."""
+    if dim not in term:
+        return array
+    return lax.dynamic_slice_in_dim(array, start, size, axis=term.index(dim))
+
+
+def laid(onto: Any, part: Any, at: int, start: Any, size: int) -> Any:
+    """Write a part of an array of `size` along one dimension; `onto` is None for the first part.
+
+    The room is not filled before: zeros would cost as much as the products.
+    """
+    if part.shape[at] == size:
+        return part
+    if onto is None:
+        shape = (*part.shape[:at], size, *part.shape[at + 1 :])
+        onto = as_varying(lax.empty(shape, part.dtype), varying_axes(part))
+    return lax.dynamic_update_slice_in_dim(onto, part, start, axis=at)
+
+
+def varying_axes(*arrays: Any) -> frozenset[str]:
+    """The mesh axes over which JAX's types see any of these arrays as different; none where types are unchecked."""
+    return frozenset().union(*(jax.typeof(array).manual_axis_type.varying for array in arrays))
+
+
+def as_varying(array: Any, axes: frozenset[str]) -> Any:
+    """The same array, seen by JAX's types as different over these axes."""
+    missing = tuple(sorted(axes - varying_axes(array)))
+    return lax.pcast(array, missing, to="varying") if missing else array

@@ -1,0 +1,135 @@
+"""The rotation: two arrays, each split over its own axis along the dimension that is summed, meet shard by shard.
+
+Cannon's algorithm on a grid of any two sizes. Operand 0 is in n0 blocks along the summed dimension, over `axes[0]`,
+operand 1 in n1, over `axes[1]`; cut the dimension into L = lcm(n0, n1) pieces. At step t the device at (p0, p1)
+multiplies piece p0 L/n0 + p1 L/n1 + t (mod L). Along either axis these are in different blocks at every step, so each
+device holds one shard of each operand, and passes it on when it has used it up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from shardwise.runtime.ring_products import Numbers, Product, cut, product
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A product of two operands; `dim`, which is summed, is split over `axes[k]`, of `sizes[k]` devices, in operand k."""
+
+    axes: tuple[str, str]
+    sizes: Pair
+    dim: Any
+    product: Product
+    numbers: Numbers
+
+    @property
+    def steps(self) -> int:
+        return math.lcm(*self.sizes)
+
+    def blocks(self, place: Pair, step: int) -> Pair:
+        """Which block of each operand the device at `place` needs at a step."""
+        first, second = (self.steps // size for size in self.sizes)
+        piece = place[0] * first + place[1] * second + step
+        return piece // first % self.sizes[0], piece // second % self.sizes[1]
+
+    def pairs(self, k: int, holds: Callable[[Pair], int], needs: Callable[[Pair], int]) -> list[Pair] | None:
+        """Who sends operand k to whom along its axis, by place in the grid; None where all have what they need."""
+        found = []
+        for place in itertools.product(*map(range, self.sizes)):
+            other = place[1 - k]
+            source = next(p for p in range(self.sizes[k]) if holds(_place(k, p, other)) == needs(place))
+            found.append((self.number(_place(k, source, other)), self.number(place)))
+        return None if all(start == end for start, end in found) else found
+
+    def number(self, place: Pair) -> int:
+        """What `ppermute` calls a place: it counts along the axes in the mesh's order."""
+        straight = self.axes == self.in_mesh_order
+        return int(np.ravel_multi_index(place if straight else place[::-1], self.sizes if straight else self.sizes[::-1]))
+
+    @property
+    def in_mesh_order(self) -> tuple[str, ...]:
+        return tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in self.axes)
+
+    def moved(self, array: Any, k: int, before: int | None, after: int | None) -> Any:
+        """Operand k as it is needed at step `after`, from where it is at `before`; None is where it lives."""
+
+        def of(step: int | None) -> Callable[[Pair], int]:
+            return lambda place: place[k] if step is None else self.blocks(place, step)[k]
+
+        pairs = self.pairs(k, of(before), of(after))
+        return array if pairs is None else lax.ppermute(array, self.in_mesh_order, pairs)
+
+    def piece(self, array: Any, k: int, step: int) -> Any:
+        """The piece of operand k's present shard that is multiplied at a step."""
+        start, size = self.extent(array, k, step)
+        return array if size == array.shape[self.place(k)] else cut(array, self.product.terms[k], self.dim, start, size)
+
+    def extent(self, array: Any, k: int, step: int) -> tuple[Any, int]:
+        pieces = self.steps // self.sizes[k]
+        size = array.shape[self.place(k)] // pieces
+        offset = lax.axis_index(self.axes[1 - k]) * (self.steps // self.sizes[1 - k]) + step
+        return offset % pieces * size, size
+
+    def place(self, k: int) -> int:
+        return self.product.terms[k].index(self.dim)
+
+
+def _place(k: int, along: int, other: int) -> Pair:
+    return (along, other) if k == 0 else (other, along)
+
+
+def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
+    """Multiply and pass on, the next shards on their way while the present ones are multiplied."""
+    dtype, total = job.numbers.of_result(operands), None
+    held = [job.moved(array, k, None, 0) for k, array in enumerate(operands)]
+    for step in range(job.steps):
+        coming = _passed_on(job, held, step, step + 1) if step + 1 < job.steps else held
+        if total is not None:  # a product that waits for the sum takes the addition in
+            total, held = lax.optimization_barrier((total, held))
+        factors = [job.piece(array, k, step) for k, array in enumerate(held)]
+        new = product(factors, job.product, job.numbers, is_summand=True)
+        total = new if total is None else total + new
+        held, total = lax.optimization_barrier((coming, total))
+    return total.astype(dtype)
+
+
+def rotate_back(job: Rotation, operands: Sequence[Any], cotangent: Any) -> list[Any]:
+    """The operands' cotangents: the same rotation, and with each shard goes the sum of what it is due."""
+    held = [job.moved(array, k, None, 0) for k, array in enumerate(operands)]
+    sums: list[Any] = [None, None]
+    for step in range(job.steps):
+        coming = _passed_on(job, held, step, step + 1) if step + 1 < job.steps else held
+        if step:
+            sums = _passed_on(job, sums, step - 1, step)
+        sums = [_with(job, sums[k], held, k, step, cotangent) for k in range(2)]
+        held, sums = lax.optimization_barrier((coming, sums))
+    home = [job.moved(total, k, job.steps - 1, None) for k, total in enumerate(sums)]
+    return [total.astype(array.dtype) for total, array in zip(home, operands, strict=True)]
+
+
+def _passed_on(job: Rotation, arrays: Sequence[Any], before: int, after: int) -> list[Any]:
+    return [job.moved(array, k, before, after) for k, array in enumerate(arrays)]
+
+
+def _with(job: Rotation, total: Any, held: Sequence[Any], k: int, step: int, cotangent: Any) -> Any:
+    """A shard's cotangent, with what this step's product owes to a piece of it."""
+    wanted = Product((job.product.out, job.product.terms[1 - k]), job.product.terms[k])
+    new = product([cotangent, job.piece(held[1 - k], 1 - k, step)], wanted, job.numbers.backwards, is_summand=True)
+    start, size = job.extent(held[k], k, step)
+    if size == held[k].shape[job.place(k)]:
+        return new if total is None else total + new
+    if total is None:
+        total = (held[k] * 0).astype(new.dtype)  # zeros that vary as the shard does
+    old = lax.dynamic_slice_in_dim(total, start, size, axis=job.place(k))
+    return lax.dynamic_update_slice_in_dim(total, old + new, start, axis=job.place(k))
