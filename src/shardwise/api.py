@@ -58,7 +58,7 @@ class Plan(Ranking):
 
 def plan(
     equation: str, *, sizes: Mapping[str, int], mesh: Any, hardware: str | Hardware | None = None,
-    dtype: str = "bfloat16", memory_limit: float | None = None, overlap: bool = True,
+    dtype: str = "bfloat16", memory_limit: float | None = None, overlap: bool | str = True,
 ) -> Plan:  # fmt: skip
     """Rank the programs that solve an equation by their modelled cost; needs no JAX.
 
@@ -70,10 +70,12 @@ def plan(
         equation: in the notation; `_?` in the result leaves axes to the planner.
         sizes: the size of every dimension, in elements.
         mesh: `"x=4, y=2"`, `{"x": 4, "y": 2}` or a JAX mesh.
-        hardware: a name of `sw.hardware.names()`; by default that of the mesh's devices, or "cpu".
+        hardware: a name of `sw.hardware.names()`, or a topology as `"v5e:2x4"`, whose links are then known; by default
+            that of the mesh's devices, or "cpu".
         dtype: the operands' dtype by name.
         memory_limit: the bytes that one device may hold at any time, inputs included.
-        overlap: whether programs may hide transfers behind products.
+        overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`,
+            `"scatter"`, `"rotate"`.
 
     Raises:
         NotationError, MeshError, LayoutError, HardwareError, PlanError: what is wrong, and the way out.
@@ -83,14 +85,13 @@ def plan(
             from shardwise.runtime.devices import hardware_of
 
             hardware = hardware_of(mesh, None)
-        _check_flags(overlap=overlap)
-        task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), memory_limit=memory_limit)
+        task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), memory_limit=memory_limit, overlap=overlap)
         return Plan(task, rank(task))
 
 
 def einsum(
     equation: str, *arrays: Any, mesh: Any = None, hardware: str | Hardware | None = None, out: Any = None,
-    overlap: bool = True, memory_limit: float | None = None, pad: bool = False,
+    overlap: bool | str = True, memory_limit: float | None = None, pad: bool = False,
     precision: Any = None, preferred_element_type: Any = None,
 ) -> jax.Array:  # fmt: skip
     """Run an equation by the best program; the result equals `jnp.einsum` of the whole arrays.
@@ -106,7 +107,7 @@ def einsum(
         arrays: one for each operand. A NumPy array is placed as written; a JAX array must lie as written.
         mesh: a JAX mesh or `"x=4"`; by default the one in force (`jax.set_mesh`) or the arrays' own.
         out: for the short form: a layout (`"i_x, k"`, `sw.Layout` or `PartitionSpec`), or None: the planner chooses.
-        overlap: whether programs may hide transfers behind products.
+        overlap: whether programs may hide transfers behind products; or how they must, as in `sw.plan`.
         pad: fill dimensions that axes do not divide with zeros, which change no value. Dimensions of the result that
             its layout splits have the padded size then, with zeros at the end.
         precision, preferred_element_type: as in `jnp.einsum`.
@@ -118,9 +119,9 @@ def einsum(
     from shardwise.runtime.lower import Arithmetic
 
     with _context(equation=equation, arrays=arrays, mesh=mesh):
-        _check_flags(overlap=overlap, pad=pad)
+        _check_flags(pad=pad)
         chip = None if hardware is None else _hardware(hardware)
-        options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type))
+        options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type), overlap)
         return run(equation, arrays, mesh, options)
 
 

@@ -9,7 +9,7 @@ from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Problem, Ranking
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, ReduceScatter, Slice, consumed, describe, kind, touched
+from shardwise.steps import AllGather, Einsum, Fused, ReduceScatter, Slice, consumed, describe, kind, moved_axes, touched
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -51,6 +51,8 @@ def summary(program: Program) -> str:
     for step in program.steps:
         if isinstance(step, Einsum):
             words.append("multiply" if len(step.operands) > 1 else "sum")
+        elif isinstance(step, Fused):
+            words.append(describe(step))
         else:
             dims = f" ({step.dim})" if isinstance(step, AllGather | ReduceScatter | Slice) else ""
             words.append(f"{kind(step)} {step.array} over {','.join(step.axes)}{dims}")
@@ -140,7 +142,7 @@ def steps_text(candidate: Candidate) -> list[str]:
     for step, cost, before, after in zip(program.steps, candidate.estimate.steps, states, states[1:], strict=False):
         left = " · ".join(f"{name}{before[name]}" for name in consumed(step))
         right = f"{touched(step)}{after[touched(step)]}"
-        wire = f", {bytes_text(cost.wire_bytes)} sent" if not isinstance(step, Einsum | Slice) else ""
+        wire = f", {bytes_text(cost.wire_bytes)} sent" if moved_axes(step) else ""
         lines.append(f"  {seconds_text(cost.seconds):>8}  {left} -> {right}   {_words(describe(step))}{wire}")
     return lines
 

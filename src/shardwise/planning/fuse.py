@@ -70,12 +70,9 @@ def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[F
     """What one product may be fused with: the changes to the list of steps, by place."""
     einsum = program.steps[place]
     assert isinstance(einsum, Einsum)
-    gathers = {at: step for at, step in _gathers_before(program, place)}
+    gathers = dict(_gathers_before(program, place))
     for at, gather in gathers.items():
         yield "gather", {at: None, place: GatherEinsum(gather, einsum)}
-    for (at, first), (other, second) in () and itertools.combinations(gathers.items(), 2):
-        if first.array != second.array and not set(first.axes) & set(second.axes) and first.dim == second.dim:
-            yield "rotate", {at: None, other: None, place: RotateEinsum((first, second), einsum)}
     after = _next_use(program, place)
     if after is None:
         return

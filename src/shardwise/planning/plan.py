@@ -128,6 +128,24 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
     Raises:
         PlanError: no program leads to the wanted layout, or none fits in the memory limit; the reason is said.
     """
+    if task.overlap is False or (task.overlap is True and task.hardware.shared):  # one host's cores do both: nothing hides
+        return _by_stages(task)
+    fault: PlanError | None = None
+    try:
+        plain = _by_stages(task)
+    except PlanError as error:
+        if task.memory_limit is None:
+            raise
+        plain, fault = (), error
+    # A fused program holds less than the plain one that it stands for: that one need not fit.
+    sources = plain if task.memory_limit is None else _by_stages(dataclasses.replace(task, memory_limit=None))
+    found = _overlapped(task, plain, sources)
+    if not found and fault is not None:
+        raise fault
+    return tuple(sorted(found, key=lambda candidate: candidate.estimate.seconds)[:KEPT])
+
+
+def _by_stages(task: Problem) -> tuple[Candidate, ...]:
     # What stands between arrows must be passed: each stage is planned by itself, the products are the candidates.
     stages = [*task.equation.via, task.equation.result]
     ranked = _rank_stage(task, task.equation.operands, stages[0])
@@ -140,32 +158,28 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
                 f"no program that goes on to {stage} fits in {task.memory_limit:,.0f} bytes of memory a device: "
                 f"{would:,.0f} bytes would do"
             )
-    return tuple(sorted(_overlapped(task, ranked), key=lambda candidate: candidate.estimate.seconds))
+    return tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds))
 
 
-def _overlapped(task: Problem, ranked: tuple[Candidate, ...]) -> list[Candidate]:
-    """The candidates with their fused forms, as far as `overlap` allows or asks for them.
+def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Candidate, ...]) -> list[Candidate]:
+    """The plain candidates and the best fused form of each, or all the forms that `overlap` asks for by name.
 
     Raises:
-        PlanError: none has what is asked for by name; those that there are, are named.
+        PlanError: none has what is asked for; those that there are, are named.
     """
-    if task.overlap is False:
-        return list(ranked)
-    if task.overlap is True and task.hardware.shared:  # one host's cores do both: nothing hides
-        return list(ranked)
     costs = _costs(task)
-    fused = [form for candidate in ranked for form in _forms(task, candidate, costs)]
+    fused = [form for candidate in sources for form in _forms(task, candidate, costs)]
     if task.overlap is True:
         best: dict[Program, Candidate] = {}
         for form in sorted(fused, key=lambda candidate: candidate.estimate.seconds):
             best.setdefault(unfused(form.program), form)
-        return sorted([*ranked, *best.values()], key=lambda candidate: candidate.estimate.seconds)[:KEPT]
+        return [*plain, *best.values()]
     asked = [form for form in fused if any(task.overlap in names_of(step) for step in form.program.steps)]
     if not asked:
         have = sorted({name for form in fused for step in form.program.steps for name in names_of(step)})
-        other = f"it has {', '.join(have)}" if have else "it has none: nothing is gathered or scattered beside a product"
-        raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it; {other}")
-    return sorted(asked, key=lambda candidate: candidate.estimate.seconds)[:KEPT]
+        other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a product"
+        raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
+    return asked
 
 
 def _forms(task: Problem, candidate: Candidate, costs: Costs) -> Iterator[Candidate]:

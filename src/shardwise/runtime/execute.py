@@ -45,6 +45,7 @@ class Options:
     memory_limit: float | None = None
     pad: bool = False
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    overlap: bool | str = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
 def _check_options(options: Options) -> None:
     """Refuse options that cannot be part of the key of a cache."""
     given = {"out": options.out, "memory_limit": options.memory_limit, "precision": options.arithmetic.precision}
+    given["overlap"] = options.overlap
     given["preferred_element_type"] = options.arithmetic.preferred_element_type
     for name, value in given.items():
         try:
@@ -206,6 +208,7 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
         jnp.result_type(*(jax.dtypes.canonicalize_dtype(array.dtype) for array in given)).name,
         preferred,
         options.memory_limit,
+        options.overlap,
     )
     return Bound(task, sizes)
 
