@@ -34,7 +34,8 @@ SPECS = {  # of A[I, J], B[J, K] and C[I, K]
     "RS": ((None, "x"), ("x", None), ("x", None)),
     "weights": (("x", None), ("x", None), ("x", None)),
 }
-RINGS = ("ring", "ring/2", "bidirectional", "bidirectional/2")
+RINGS = ("ring", "ring/2", "bidirectional", "bidirectional/2", "last by ring", "last by ring/2")
+LAST = ("gather last", "last by ring", "last by ring/2")  # of AG alone: multiply, then gather the result
 PLAIN = ("own", "textbook", "plain", "gather last")
 
 
@@ -67,7 +68,7 @@ def main() -> None:
     rows = [Row(**row) for row in json.loads(given.json.read_text())] if given.json and given.json.exists() else []
     for target, kind, size in cases(given):
         for variant in ("local", *given.variants.split(",")):
-            if variant == "gather last" and kind != "AG":
+            if variant in LAST and kind != "AG":
                 continue
             if not any((r.target, r.kind, r.size, r.variant) == (target, kind, size, variant) for r in rows):
                 rows.append(measured(target, kind, size, variant))
@@ -139,6 +140,9 @@ def shard_function(kind: str, variant: str, n: int) -> Callable[..., Any]:
             return lambda a, b: lax.all_gather(a, "x", tiled=True) @ b
         case "gather last", _:
             return lambda a, b: lax.all_gather(a @ b, "x", tiled=True)
+        case (("last by ring" | "last by ring/2"), _):
+            last: Any = {"gathered": 0, "dim": "I", "axes": "x", "n": n, "chunks": 2 if variant.endswith("2") else 1}
+            return lambda a, b: gather_einsum([a @ b], ["IK"], "IK", **last)
         case "textbook", _:
             return lambda a, b: textbook(kind, a, b, n)
     way, _, chunks = variant.partition("/")
@@ -175,7 +179,8 @@ def bound(rows: dict[str, Row]) -> float:
     compute = rows["local"].compute
     found = [max(compute, rows["plain"].transfer)]
     if "gather last" in rows:
-        found.append(max(rows["gather last"].compute, rows["gather last"].transfer))
+        n = Topology.parse(rows["local"].target).size
+        found.append(max(compute / n, rows["gather last"].transfer))  # each device multiplies its own rows alone
     return min(found)
 
 
