@@ -23,6 +23,8 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import shardwise as sw
+from shardwise.chips.links import pricer
+from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.runtime.rings import einsum_scatter, gather_einsum
 
@@ -175,13 +177,26 @@ def textbook(kind: str, a: Any, b: Any, n: int) -> Any:
 
 
 def bound(rows: dict[str, Row]) -> float:
-    """max(compute, wire) of the better algorithm: multiply the gathered, or gather the multiplied."""
-    compute = rows["local"].compute
-    found = [max(compute, rows["plain"].transfer)]
-    if "gather last" in rows:
-        n = Topology.parse(rows["local"].target).size
-        found.append(max(compute / n, rows["gather last"].transfer))  # each device multiplies its own rows alone
+    """max(compute, wire), in microseconds, of the better algorithm: multiply the gathered, or gather the multiplied."""
+    case, compute = rows["local"], rows["local"].compute
+    size, inner, columns = map(int, case.size.split("x"))
+    moved = {"RS": size * columns, "weights": inner * columns}.get(case.kind, size * inner)
+    found = [max(compute, wire_microseconds(case.target, case.kind, 2 * moved))]
+    if case.kind == "AG":  # each device multiplies its own rows alone
+        share = compute / Topology.parse(case.target).size
+        found.append(max(share, wire_microseconds(case.target, case.kind, 2 * size * columns)))
     return min(found)
+
+
+def wire_microseconds(target: str, kind: str, whole_bytes: float) -> float:
+    """What gathering, or reducing and scattering, so many bytes takes with every link that the axis may use."""
+    topology = Topology.parse(target)
+    mesh = sw.Mesh.parse(f"x={topology.size}")
+    routes = physical_routes(topology, mesh_order(topology, mesh), mesh)
+    collective = "reduce-scatter" if kind == "RS" else "all-gather"
+    price = pricer(collective, sw.hardware(topology.chip), mesh, ("x",), routes)  # type: ignore[call-arg]
+    ends = (whole_bytes / topology.size, whole_bytes)
+    return 1e6 * price(*(ends[::-1] if kind == "RS" else ends))
 
 
 def report(rows: list[Row]) -> None:
