@@ -23,6 +23,8 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import shardwise as sw
+from shardwise.chips.links import pricer
+from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.runtime.rings import einsum_scatter, gather_einsum
 
@@ -34,7 +36,8 @@ SPECS = {  # of A[I, J], B[J, K] and C[I, K]
     "RS": ((None, "x"), ("x", None), ("x", None)),
     "weights": (("x", None), ("x", None), ("x", None)),
 }
-RINGS = ("ring", "ring/2", "bidirectional", "bidirectional/2")
+RINGS = ("ring", "ring/2", "bidirectional", "bidirectional/2", "last by ring", "last by ring/2")
+LAST = ("gather last", "last by ring", "last by ring/2")  # of AG alone: multiply, then gather the result
 PLAIN = ("own", "textbook", "plain", "gather last")
 
 
@@ -67,7 +70,7 @@ def main() -> None:
     rows = [Row(**row) for row in json.loads(given.json.read_text())] if given.json and given.json.exists() else []
     for target, kind, size in cases(given):
         for variant in ("local", *given.variants.split(",")):
-            if variant == "gather last" and kind != "AG":
+            if variant in LAST and kind != "AG":
                 continue
             if not any((r.target, r.kind, r.size, r.variant) == (target, kind, size, variant) for r in rows):
                 rows.append(measured(target, kind, size, variant))
@@ -139,6 +142,9 @@ def shard_function(kind: str, variant: str, n: int) -> Callable[..., Any]:
             return lambda a, b: lax.all_gather(a, "x", tiled=True) @ b
         case "gather last", _:
             return lambda a, b: lax.all_gather(a @ b, "x", tiled=True)
+        case (("last by ring" | "last by ring/2"), _):
+            last: Any = {"gathered": 0, "dim": "I", "axes": "x", "n": n, "chunks": 2 if variant.endswith("2") else 1}
+            return lambda a, b: gather_einsum([a @ b], ["IK"], "IK", **last)
         case "textbook", _:
             return lambda a, b: textbook(kind, a, b, n)
     way, _, chunks = variant.partition("/")
@@ -171,12 +177,26 @@ def textbook(kind: str, a: Any, b: Any, n: int) -> Any:
 
 
 def bound(rows: dict[str, Row]) -> float:
-    """max(compute, wire) of the better algorithm: multiply the gathered, or gather the multiplied."""
-    compute = rows["local"].compute
-    found = [max(compute, rows["plain"].transfer)]
-    if "gather last" in rows:
-        found.append(max(rows["gather last"].compute, rows["gather last"].transfer))
+    """max(compute, wire), in microseconds, of the better algorithm: multiply the gathered, or gather the multiplied."""
+    case, compute = rows["local"], rows["local"].compute
+    size, inner, columns = map(int, case.size.split("x"))
+    moved = {"RS": size * columns, "weights": inner * columns}.get(case.kind, size * inner)
+    found = [max(compute, wire_microseconds(case.target, case.kind, 2 * moved))]
+    if case.kind == "AG":  # each device multiplies its own rows alone
+        share = compute / Topology.parse(case.target).size
+        found.append(max(share, wire_microseconds(case.target, case.kind, 2 * size * columns)))
     return min(found)
+
+
+def wire_microseconds(target: str, kind: str, whole_bytes: float) -> float:
+    """What gathering, or reducing and scattering, so many bytes takes with every link that the axis may use."""
+    topology = Topology.parse(target)
+    mesh = sw.Mesh.parse(f"x={topology.size}")
+    routes = physical_routes(topology, mesh_order(topology, mesh), mesh)
+    collective = "reduce-scatter" if kind == "RS" else "all-gather"
+    price = pricer(collective, sw.hardware(topology.chip), mesh, ("x",), routes)  # type: ignore[call-arg]
+    ends = (whole_bytes / topology.size, whole_bytes)
+    return 1e6 * price(*(ends[::-1] if kind == "RS" else ends))
 
 
 def report(rows: list[Row]) -> None:
