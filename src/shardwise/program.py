@@ -97,6 +97,31 @@ def unfused(program: Program) -> Program:
     return program if steps == program.steps else Program(program.mesh, program.inputs, steps, program.output)
 
 
+def invarying_axes(program: Program) -> list[set[str]]:
+    """For every step, the axes over which JAX's types must see its result as equal on all devices.
+
+    The program's output must be so over every axis that does not split it; what makes it inherits the need, unless
+    it is a collective over that axis, which settles it.
+    """
+    result = program.result
+    needs: dict[str, set[str]] = {program.output: set(program.mesh.names) - set(result.axes) - set(result.unreduced)}
+    found: list[set[str]] = []
+    for step in reversed(program.steps):
+        need = needs.pop(touched(step), set())
+        found.append(need)
+        for name in consumed(step):
+            needs[name] = need - _settled(step, name)
+    return found[::-1]
+
+
+def _settled(step: Step, name: str) -> set[str]:
+    """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
+    moving = [part for part in parts(step) if not isinstance(part, Slice | Einsum)]
+    product = product_of(step)
+    made = None if product is None else product.result
+    return {axis for part in moving if part.array in (name, made) for axis in part.axes}
+
+
 def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Layout]:
     """Type a step: the layouts of all live arrays after it.
 

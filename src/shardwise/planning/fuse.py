@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Layout
-from shardwise.program import Program
+from shardwise.program import Program, invarying_axes
 from shardwise.steps import (
     WAYS,
     AllGather,
@@ -21,6 +22,7 @@ from shardwise.steps import (
     RotateEinsum,
     Step,
     consumed,
+    moved_axes,
     touched,
 )
 
@@ -50,9 +52,20 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
                     steps[place] = step
         flat = tuple(step for step in _opened(steps) if step is not None)
         try:
-            yield Program(program.mesh, program.inputs, flat, program.output)
+            fused = Program(program.mesh, program.inputs, flat, program.output)
         except (ProgramError, LayoutError):
             continue
+        if _keeps_replicas(fused):
+            yield fused
+
+
+def _keeps_replicas(program: Program) -> bool:
+    """Whether what must be equal on all devices of a ring is: a ring along a summed dimension adds in other orders."""
+    for step, need in zip(program.steps, invarying_axes(program), strict=True):
+        sums = isinstance(step, RotateEinsum) or (isinstance(step, GatherEinsum) and step.gather.dim not in step.einsum.dims)
+        if sums and need & set(moved_axes(step)):
+            return False
+    return True
 
 
 Form = tuple[str, dict[int, "Step | tuple[Step, ...] | None"]]
@@ -73,6 +86,13 @@ def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[F
     gathers = dict(_gathers_before(program, place))
     for at, gather in gathers.items():
         yield "gather", {at: None, place: GatherEinsum(gather, einsum)}
+    if len(einsum.operands) == 2 and len(gathers) == 2:
+        (at, first), (other, second) = gathers.items()
+        axes = (*first.axes, *second.axes)
+        summed = first.dim == second.dim and first.dim not in einsum.dims
+        turns = math.lcm(*(program.mesh.axis_size(axis) for axis in axes))
+        if summed and len(axes) == len(set(axes)) == 2 and sizes[first.dim] % turns == 0:
+            yield "rotate", {at: None, other: None, place: RotateEinsum((first, second), einsum)}
     after = _next_use(program, place)
     if after is None:
         return

@@ -56,10 +56,30 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
 
             time = _timed(scatter_time, costs, n, way, chunks, scatter.axes, block, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
-        case RotateEinsum():
-            raise NotImplementedError
+        case RotateEinsum(gathers, einsum):
+            whole = dict(before)
+            for gather in gathers:
+                whole[gather.array] = _gathered(before[gather.array], gather)
+            product = _product(einsum, costs, sizes, whole)
+            return _rotated(gathers, costs, product, {g.array: _bytes(before[g.array], sizes, costs) for g in gathers}, live)
         case _:
             assert_never(step)
+
+
+def _rotated(
+    gathers: tuple[AllGather, AllGather], costs: Costs, product: _Product, blocks: Mapping[str, float], live: float
+) -> StepCost:
+    """Both operands rotate at once, after each has been skewed to where it meets the other: nothing hides the skews."""
+    sizes = [costs.mesh.extent(gather.axes) for gather in gathers]
+    turns = math.lcm(*sizes)
+    one = product.seconds(costs, gathers[0].dim, 1 / turns, adds=True)
+    hops = [costs.hop(gather.axes).seconds(blocks[gather.array] * n / turns) for gather, n in zip(gathers, sizes, strict=True)]
+    skew = sum(n // 2 * costs.hop(g.axes).seconds(blocks[g.array]) for g, n in zip(gathers, sizes, strict=True))
+    slowest = max(hops) if not isinstance(costs.hardware.links, Memory) else 0.0
+    moving = skew + (turns - 1) * sum(hops)
+    alone = moving if isinstance(costs.hardware.links, Memory) else skew + (turns - 1) * max(0.0, slowest - one)
+    sent = sum(blocks[gather.array] * (n - 1) for gather, n in zip(gathers, sizes, strict=True))
+    return StepCost(turns * one + alone, product.flops, sent, live + 2 * sum(blocks.values()), moving, alone)
 
 
 def _timed(

@@ -6,7 +6,7 @@ import keyword
 from typing import assert_never
 
 from shardwise.layout import Axes, Layout
-from shardwise.program import Program, rule
+from shardwise.program import Program, invarying_axes, rule
 from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step, touched
 
 
@@ -18,8 +18,6 @@ def source(program: Program, title: str, function: str = "program") -> str:
     >>> "lax.all_gather(a, 'x', axis=0, tiled=True, to='invarying')" in text
     True
     """
-    from shardwise.runtime.lower import invarying_axes
-
     variables = _variables(program)
     states = program.states()
     needs = invarying_axes(program)

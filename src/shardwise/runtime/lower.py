@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardwise.layout import Axes, Layout
-from shardwise.program import Program, unfused
+from shardwise.program import Program, invarying_axes, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.devices import AnyMesh, is_host
 from shardwise.steps import (
@@ -33,8 +33,6 @@ from shardwise.steps import (
     Step,
     consumed,
     moved_axes,
-    parts,
-    product_of,
     touched,
 )
 
@@ -202,8 +200,11 @@ class _Local:
                 terms, out = self.terms(einsum, layouts)
                 over = {"axes": scatter.axes, "n": self.program.mesh.extent(scatter.axes), "way": way, "chunks": chunks}
                 return rings.einsum_scatter(values, terms, out, dim=self.names[scatter.dim], **over, **self.numbers)
-            case RotateEinsum():
-                raise NotImplementedError
+            case RotateEinsum(gathers, einsum):
+                terms, out = self.terms(einsum, layouts)
+                axes = tuple(gather.axes for name in einsum.operands for gather in gathers if gather.array == name)
+                n = tuple(self.program.mesh.extent(over) for over in axes)
+                return rings.rotate_einsum(values, terms, out, dim=self.names[gathers[0].dim], axes=axes, n=n, **self.numbers)
             case _:
                 assert_never(step)
 
@@ -267,31 +268,6 @@ def _joined(blocks: Any, at: int) -> Any:
     """Lay the blocks of the first dimension side by side along another one: the inverse of `_cut`."""
     moved = jnp.moveaxis(blocks, 0, at)
     return moved.reshape((*moved.shape[:at], -1, *moved.shape[at + 2 :]))
-
-
-def invarying_axes(program: Program) -> list[set[str]]:
-    """For every step, the axes over which JAX's types must see its result as equal on all devices.
-
-    The program's output must be so over every axis that does not split it; what makes it inherits the need, unless
-    it is a collective over that axis, which settles it.
-    """
-    result = program.result
-    needs: dict[str, set[str]] = {program.output: set(program.mesh.names) - set(result.axes) - set(result.unreduced)}
-    found: list[set[str]] = []
-    for step in reversed(program.steps):
-        need = needs.pop(touched(step), set())
-        found.append(need)
-        for name in consumed(step):
-            needs[name] = need - _settled(step, name)
-    return found[::-1]
-
-
-def _settled(step: Step, name: str) -> set[str]:
-    """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
-    moving = [part for part in parts(step) if not isinstance(part, Slice | Einsum)]
-    product = product_of(step)
-    made = None if product is None else product.result
-    return {axis for part in moving if part.array in (name, made) for axis in part.axes}
 
 
 def _all_dims(states: Sequence[dict[str, Layout]]) -> list[str]:
