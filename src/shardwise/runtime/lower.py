@@ -202,8 +202,8 @@ class _Local:
                 return rings.einsum_scatter(values, terms, out, dim=self.names[scatter.dim], **over, **self.numbers)
             case RotateEinsum(gathers, einsum):
                 terms, out = self.terms(einsum, layouts)
-                axes = tuple(gather.axes for name in einsum.operands for gather in gathers if gather.array == name)
-                n = tuple(self.program.mesh.extent(over) for over in axes)
+                axes = tuple(gather.axes[0] for name in einsum.operands for gather in gathers if gather.array == name)
+                n = tuple(self.program.mesh.axis_size(axis) for axis in axes)
                 return rings.rotate_einsum(values, terms, out, dim=self.names[gathers[0].dim], axes=axes, n=n, **self.numbers)
             case _:
                 assert_never(step)
