@@ -385,7 +385,7 @@ EINSUMS = [
     pytest.param(
         lambda m: sw.einsum(EQUATION, A, B, mesh=m, overlap=None),
         ShardwiseError,
-        ["overlap=None: only True and False are known"],
+        ["overlap=None: known are True, False"],
         id="overlap None",
     ),
     pytest.param(
