@@ -58,9 +58,9 @@ class Plan(Ranking):
 
 def plan(
     equation: str, *, sizes: Mapping[str, int], mesh: Any, hardware: str | Hardware | None = None,
-    dtype: str = "bfloat16", memory_limit: float | None = None, overlap: bool | str = True,
+    dtype: str = "bfloat16", memory_limit: float | None = None, overlap: bool | str = True, confirm: str | None = None,
 ) -> Plan:  # fmt: skip
-    """Rank the programs that solve an equation by their modelled cost; needs no JAX.
+    """Rank the programs that solve an equation by their modelled cost; needs no JAX, unless it is to be confirmed.
 
     >>> p = plan("A[I_x, J] · B[J, K] -> C[I_x, K]", sizes={"I": 64, "J": 64, "K": 64}, mesh="x=4", hardware="tpu-v5e")
     >>> p.best.estimate.total_wire_bytes
@@ -76,17 +76,26 @@ def plan(
         memory_limit: the bytes that one device may hold at any time, inputs included.
         overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`,
             `"scatter"`, `"rotate"`.
+        confirm: a target as `"v5e:2x4"`: the first candidates are compiled by its real compiler, and ranked by the
+            timelines of what came out. It is the hardware too, if none is given.
 
     Raises:
         NotationError, MeshError, LayoutError, HardwareError, PlanError: what is wrong, and the way out.
+        MissingExtraError: the compiler of `confirm` is not installed.
     """
     with _context(equation=equation, sizes=sizes, mesh=mesh):
+        hardware = confirm if hardware is None else hardware
         if hardware is None and hasattr(mesh, "axis_names"):
             from shardwise.runtime.devices import hardware_of
 
             hardware = hardware_of(mesh, None)
         task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), memory_limit=memory_limit, overlap=overlap)
-        return Plan(task, rank(task))
+        ranked = rank(task)
+        if confirm is not None:
+            from shardwise.compiled.confirming import confirmed
+
+            ranked = confirmed(task, ranked, confirm)
+        return Plan(task, ranked)
 
 
 def einsum(

@@ -384,7 +384,7 @@ EINSUMS = [
     ),
     pytest.param(
         lambda m: sw.einsum(EQUATION, A, B, mesh=m, overlap=None),
-        ShardwiseError,
+        PlanError,
         ["overlap=None: known are True, False"],
         id="overlap None",
     ),

@@ -65,6 +65,14 @@ class Memory:
     local_seconds: Figure  # of a local step, for each device
 
 
+@dataclass(frozen=True, slots=True)
+class Products:
+    """What a chip's own compiler makes of local products: the share of the peak reached, and how fast results leave."""
+
+    efficiency: Figure
+    results_per_s: Figure
+
+
 Links = Torus | Switch | Memory
 
 
@@ -85,6 +93,7 @@ class Hardware:
     memory_bytes_per_s: Figure
     links: Links
     clock_hz: Figure | None = None
+    products: Products | None = None
 
     @property
     def shared(self) -> bool:
@@ -116,6 +125,8 @@ class Hardware:
             rows.append((f"link {name.replace('_', ' ').replace('bytes per s', 'bytes/s')}", getattr(self.links, name)))
         if self.clock_hz:
             rows.append(("clock Hz", self.clock_hz))
+        if self.products:
+            rows += [("products share of peak", self.products.efficiency), ("results elements/s", self.products.results_per_s)]
         return rows
 
     def __str__(self) -> str:
@@ -203,4 +214,7 @@ def read(text: str) -> Hardware:
         memory_bytes_per_s=figure("memory", "bytes_per_s"),
         links=links,
         clock_hz=figure("clock", "hz") if "clock" in table else None,
+        products=Products(figure("products", "efficiency"), figure("products", "results_per_s"))
+        if "products" in table
+        else None,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Problem, Ranking
+from shardwise.planning.plan import Candidate, Problem, Ranking, routes_of
 from shardwise.program import Program
 from shardwise.steps import AllGather, Einsum, Fused, ReduceScatter, Slice, consumed, describe, kind, moved_axes, touched
 
@@ -93,12 +93,13 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
     lines = [
         f"{task.equation}",
         f"  {sizes}; {task.dtype}; mesh {task.mesh}; {task.hardware.title}",
-        f"  {assumptions(task.hardware, task.mesh)}",
+        f"  {assumptions(task.hardware, task.mesh, routes_of(task))}",
         "",
         *_ranking(candidates),
+        *(["  modelled from the schedules that the compiler made"] if best.confirmed is not None else []),
         "",
         f"The best, step by step ({seconds_text(best.estimate.seconds)}, of it "
-        f"{seconds_text(best.estimate.communication_seconds)} moving data that no compute hides; "
+        f"{seconds_text(best.estimate.exposed_fraction * best.estimate.communication_seconds)} moving data that no compute hides; "
         f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
         *steps_text(best),
     ]
@@ -106,20 +107,19 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
 
 
 def _ranking(candidates: Sequence[Candidate]) -> list[str]:
-    best = candidates[0].estimate
     rows = [("", "modelled", "moving", "FLOPs/device", "wire/device", "memory", "program", "")]
     for number, candidate in enumerate(candidates, 1):
         cost = candidate.estimate
         rows.append(
             (
                 f"{'>' if number == 1 else ' '}{number}",
-                seconds_text(cost.seconds),
+                seconds_text(candidate.seconds),
                 seconds_text(cost.communication_seconds),
                 f"{cost.flops:.3g}",
                 bytes_text(cost.total_wire_bytes),
                 bytes_text(cost.peak_memory_bytes),
                 summary(candidate.program),
-                "chosen" if number == 1 else loses(best, cost),
+                "chosen" if number == 1 else _said(candidates[0], candidate),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
@@ -130,6 +130,15 @@ def _ranking(candidates: Sequence[Candidate]) -> list[str]:
         if row[7] and row[7] != "chosen":
             lines.append(f"{' ' * (sum(widths) + 2 * len(widths))}  {row[7]}")
     return lines
+
+
+def _said(best: Candidate, other: Candidate) -> str:
+    """What a candidate loses: by the compiled schedules where both are known, else by the estimates."""
+    if best.confirmed is None:
+        return loses(best.estimate, other.estimate)
+    if other.confirmed is None:
+        return "not compiled"
+    return f"{other.seconds / best.seconds:.3g}x the time of the best, as compiled"
 
 
 def steps_text(candidate: Candidate) -> list[str]:

@@ -38,6 +38,12 @@ class Candidate:
 
     program: Program
     estimate: Estimate
+    confirmed: Any = None  # the timeline of what a compiler made of it (`sw.plan(..., confirm=...)`)
+
+    @property
+    def seconds(self) -> float:
+        """The modelled time: of the compiled program where it is known, else the estimate."""
+        return self.estimate.seconds if self.confirmed is None else self.confirmed.step_seconds
 
     def __str__(self) -> str:
         from shardwise.planning.explain import steps_text

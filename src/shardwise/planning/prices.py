@@ -82,8 +82,16 @@ class Costs:
         return self._launch() + self._memory(out_bytes, out_bytes)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float) -> float:
-        """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth)."""
+        """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth).
+
+        Where the catalogue knows what a chip's compiler makes of products, of the peak only the share that large ones
+        reach, and no more results a second than leave the multipliers.
+        """
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
+        if self.hardware.products is not None and flops:
+            leaving = self.hardware.products.results_per_s.value / self.hardware.sharers(self.mesh)
+            arithmetic /= self.hardware.products.efficiency.value
+            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
         if isinstance(self.hardware.links, Memory):
             # The product is computed before its pages are first written: both are paid.
             return self._launch() + max(arithmetic, self._memory(in_bytes, 0.0)) + self._memory(0.0, out_bytes)

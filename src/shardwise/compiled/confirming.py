@@ -1,0 +1,62 @@
+"""Plans confirmed: the first candidates compiled by the real compiler of a target, and ranked by what it made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from shardwise.chips.topology import Topology
+from shardwise.compiled.audit import Audit
+from shardwise.compiled.compiling import rehearse
+from shardwise.compiled.targets.devices import mesh_of
+from shardwise.errors import CompileError, HardwareError
+from shardwise.planning.plan import Candidate, Problem
+from shardwise.runtime.execute import planned_function
+from shardwise.steps import Fused
+
+CONFIRMED = 3  # of the cheapest candidates; and the cheapest with and without overlap, where they are not among these
+
+
+def confirmed(task: Problem, candidates: Sequence[Candidate], on: Any) -> tuple[Candidate, ...]:
+    """Compile the first candidates for a target; those compiled come first, fastest first by their timelines.
+
+    Raises:
+        HardwareError: the target is not known, or not in the catalogue; MissingExtraError: its compiler is not installed.
+    """
+    topology = Topology.parse(on)
+    if topology.chip is None:
+        raise HardwareError(f"confirm={str(topology)!r}: it is not in the catalogue of hardware, so nothing times its schedule")
+    made = {place: _timed(task, candidates[place], topology) for place in dict.fromkeys(_chosen(candidates))}
+    fast = sorted((each for each in made.values() if each.confirmed is not None), key=lambda each: each.seconds)
+    rest = [each for place, each in enumerate(candidates) if made.get(place, each).confirmed is None]
+    return (*fast, *rest)
+
+
+def _chosen(candidates: Sequence[Candidate]) -> Iterator[int]:
+    yield from range(min(CONFIRMED, len(candidates)))
+    hides = [any(isinstance(step, Fused) for step in candidate.program.steps) for candidate in candidates]
+    yield from (hides.index(wanted) for wanted in (True, False) if wanted in hides)
+
+
+def rehearsed(task: Problem, candidate: Candidate, topology: Topology) -> Audit:
+    """What the target's compiler makes of a candidate."""
+    mesh = mesh_of(topology, task.mesh)
+    args = [
+        jax.ShapeDtypeStruct(
+            tuple(task.sizes[dim] for dim in operand.dims), task.dtype, sharding=NamedSharding(mesh, operand.layout.spec)
+        )
+        for operand in task.equation.operands
+    ]
+    return rehearse(planned_function(task, candidate.program, mesh), *args, on=topology, mesh=mesh)
+
+
+def _timed(task: Problem, candidate: Candidate, topology: Topology) -> Candidate:
+    """The candidate with its timeline; as it was, where the compiler refuses it, as for want of memory."""
+    try:
+        return dataclasses.replace(candidate, confirmed=rehearsed(task, candidate, topology).timeline())
+    except CompileError:
+        return candidate
