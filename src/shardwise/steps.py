@@ -107,9 +107,18 @@ class RotateEinsum:
     einsum: Einsum
 
 
+@dataclass(frozen=True, slots=True)
+class Automatic:
+    """The compiler's own: one einsum of whole arrays, and the layout that is wanted; it chooses what moves."""
+
+    operands: tuple[str, ...]
+    result: str
+    layout: Layout
+
+
 Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
 Fused = GatherEinsum | EinsumScatter | RotateEinsum
-Step = Collective | Slice | Einsum | Fused
+Step = Collective | Slice | Einsum | Fused | Automatic
 WAYS = ("ring", "bidirectional")
 
 
@@ -133,18 +142,22 @@ def product_of(step: Step) -> Einsum | None:
 
 def moved_axes(step: Step) -> Axes:
     """The mesh axes along which a step moves data; none where it moves nothing."""
-    found = (part.axes for part in parts(step) if not isinstance(part, Slice | Einsum))
+    found = (part.axes for part in parts(step) if not isinstance(part, Slice | Einsum | Automatic))
     return tuple(dict.fromkeys(axis for axes in found for axis in axes))
 
 
 def consumed(step: Step) -> tuple[str, ...]:
     """The arrays that a step reads."""
+    if isinstance(step, Automatic):
+        return step.operands
     product = product_of(step)
     return product.operands if product is not None else (step.array,)  # type: ignore[union-attr]
 
 
 def touched(step: Step) -> str:
     """The array that a step makes or lays out anew."""
+    if isinstance(step, Automatic):
+        return step.result
     product = product_of(step)
     return product.result if product is not None else step.array  # type: ignore[union-attr]
 
@@ -170,6 +183,8 @@ def describe(step: Step) -> str:
             return f"slice {array} over {_listed(axes)} ({dim})"
         case Einsum(operands, result, dims):
             return f"einsum {' · '.join(operands)} -> {result}[{', '.join(dims)}]"
+        case GatherEinsum(gather, einsum, way, chunks) if len(einsum.operands) == 1:
+            return f"gather {gather.array} over {_listed(gather.axes)} ({gather.dim}) by a ring, {_ring(way, chunks)}"
         case GatherEinsum(gather, _, way, chunks):
             return f"multiply while gathering {gather.array} over {_listed(gather.axes)} ({gather.dim}), {_ring(way, chunks)}"
         case EinsumScatter(_, scatter, way, chunks):
@@ -177,6 +192,8 @@ def describe(step: Step) -> str:
         case RotateEinsum(gathers, _):
             turning = " and ".join(f"{gather.array} over {_listed(gather.axes)}" for gather in gathers)
             return f"multiply while rotating {turning}"
+        case Automatic():
+            return "the compiler's own choice"
         case _:
             assert_never(step)
 
@@ -204,6 +221,8 @@ def kind(step: Step) -> str:
             return "einsum-scatter"
         case RotateEinsum():
             return "rotate-einsum"
+        case Automatic():
+            return "automatic"
         case _:
             assert_never(step)
 

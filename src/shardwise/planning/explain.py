@@ -9,7 +9,19 @@ from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Problem, Ranking, routes_of
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, Fused, ReduceScatter, Slice, consumed, describe, kind, moved_axes, touched
+from shardwise.steps import (
+    AllGather,
+    Automatic,
+    Einsum,
+    Fused,
+    ReduceScatter,
+    Slice,
+    consumed,
+    describe,
+    kind,
+    moved_axes,
+    touched,
+)
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -51,7 +63,7 @@ def summary(program: Program) -> str:
     for step in program.steps:
         if isinstance(step, Einsum):
             words.append("multiply" if len(step.operands) > 1 else "sum")
-        elif isinstance(step, Fused):
+        elif isinstance(step, Fused | Automatic):
             words.append(describe(step))
         else:
             dims = f" ({step.dim})" if isinstance(step, AllGather | ReduceScatter | Slice) else ""
@@ -99,7 +111,7 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
         *(["  modelled from the schedules that the compiler made"] if best.confirmed is not None else []),
         "",
         f"The best, step by step ({seconds_text(best.estimate.seconds)}, of it "
-        f"{seconds_text(best.estimate.exposed_fraction * best.estimate.communication_seconds)} moving data that no compute hides; "
+        f"{seconds_text(best.estimate.exposed_seconds)} moving data that no compute hides; "
         f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
         *steps_text(best),
     ]
