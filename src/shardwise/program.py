@@ -25,6 +25,7 @@ from shardwise.steps import (
     RotateEinsum,
     Slice,
     Step,
+    collectives_of,
     consumed,
     describe,
     parts,
@@ -117,7 +118,7 @@ def invarying_axes(program: Program) -> list[set[str]]:
 
 def _settled(step: Step, name: str) -> set[str]:
     """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
-    moving = [part for part in parts(step) if not isinstance(part, Slice | Einsum | Automatic)]
+    moving = collectives_of(step)
     product = product_of(step)
     made = None if product is None else product.result
     return {axis for part in moving if part.array in (name, made) for axis in part.axes}

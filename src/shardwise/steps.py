@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Literal, assert_never
 
 from shardwise.layout import Axes, Layout
+
+Way = Literal["ring", "bidirectional"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class GatherEinsum:
 
     gather: AllGather
     einsum: Einsum
-    way: str = "bidirectional"
+    way: Way = "bidirectional"
     chunks: int = 1
 
 
@@ -95,7 +97,7 @@ class EinsumScatter:
 
     einsum: Einsum
     scatter: ReduceScatter
-    way: str = "bidirectional"
+    way: Way = "bidirectional"
     chunks: int = 1
 
 
@@ -119,7 +121,7 @@ class Automatic:
 Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
 Fused = GatherEinsum | EinsumScatter | RotateEinsum
 Step = Collective | Slice | Einsum | Fused | Automatic
-WAYS = ("ring", "bidirectional")
+WAYS: tuple[Way, Way] = ("ring", "bidirectional")
 
 
 def parts(step: Step) -> tuple[Step, ...]:
@@ -142,8 +144,12 @@ def product_of(step: Step) -> Einsum | None:
 
 def moved_axes(step: Step) -> Axes:
     """The mesh axes along which a step moves data; none where it moves nothing."""
-    found = (part.axes for part in parts(step) if not isinstance(part, Slice | Einsum | Automatic))
-    return tuple(dict.fromkeys(axis for axes in found for axis in axes))
+    return tuple(dict.fromkeys(axis for part in collectives_of(step) for axis in part.axes))
+
+
+def collectives_of(step: Step) -> tuple[Collective, ...]:
+    """The collectives that a step is, or stands for."""
+    return tuple(part for part in parts(step) if isinstance(part, Collective))
 
 
 def consumed(step: Step) -> tuple[str, ...]:

@@ -266,7 +266,7 @@ def test_every_estimate_is_printed(random):
     rows = {int(row[1]): row[0] for row in re.finditer(r"^ *>?(\d+)  .*$", ranked.explain(), re.MULTILINE)}
     for number, candidate in enumerate(ranked, 1):
         assert seconds_text(candidate.estimate.seconds) in rows[number]
-        assert seconds_text(candidate.estimate.communication_seconds) in rows[number]
+        assert seconds_text(candidate.estimate.exposed_seconds) in rows[number]
         assert bytes_text(candidate.estimate.peak_memory_bytes) in rows[number]
 
 

@@ -77,7 +77,7 @@ def loses(best: Estimate, other: Estimate) -> str:
     if other.seconds <= best.seconds * 1.0005:
         return "as fast" + _memory_said(best, other)
     parts = []
-    extra_moving = other.communication_seconds - best.communication_seconds
+    extra_moving = other.exposed_seconds - best.exposed_seconds
     extra_compute = other.compute_seconds - best.compute_seconds
     if other.redundancy > best.redundancy * 1.01:
         parts.append(f"every product is computed {other.redundancy:.3g} times (+{seconds_text(extra_compute)})")
@@ -85,7 +85,8 @@ def loses(best: Estimate, other: Estimate) -> str:
         parts.append(f"slower local work (+{seconds_text(extra_compute)})")
     if extra_moving > 0.001 * best.seconds:
         more = other.total_wire_bytes - best.total_wire_bytes
-        what = f"{bytes_text(more)} more on the wire" if more > 0 else "slower collectives"
+        plain = "transfers that nothing hides" if best.exposed_fraction < 1 else "slower collectives"
+        what = f"{bytes_text(more)} more on the wire" if more > 0 else plain
         parts.append(f"{what} (+{seconds_text(extra_moving)})")
     if not parts:
         parts.append("more steps")
@@ -119,14 +120,14 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
 
 
 def _ranking(candidates: Sequence[Candidate]) -> list[str]:
-    rows = [("", "modelled", "moving", "FLOPs/device", "wire/device", "memory", "program", "")]
+    rows = [("", "modelled", "exposed", "FLOPs/device", "wire/device", "memory", "program", "")]
     for number, candidate in enumerate(candidates, 1):
         cost = candidate.estimate
         rows.append(
             (
                 f"{'>' if number == 1 else ' '}{number}",
                 seconds_text(candidate.seconds),
-                seconds_text(cost.communication_seconds),
+                seconds_text(cost.exposed_seconds),
                 f"{cost.flops:.3g}",
                 bytes_text(cost.total_wire_bytes),
                 bytes_text(cost.peak_memory_bytes),

@@ -48,7 +48,7 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
         alone = GatherEinsum(last, Einsum((last.array,), last.array, names))
         forms.append([None, ("gather", {len(program.steps) - 1: alone})])
     for chosen in itertools.islice(itertools.product(*forms), 1, MOST_FORMS):
-        steps: list[Step | None] = list(program.steps)
+        steps: list[Step | tuple[Step, ...] | None] = list(program.steps)
         taken: set[int] = set()
         for form in chosen:
             if form is not None and not taken & form[1].keys():

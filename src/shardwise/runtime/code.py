@@ -14,6 +14,7 @@ from shardwise.steps import (
     AllGather,
     AllReduce,
     AllToAll,
+    Automatic,
     CollectivePermute,
     Einsum,
     EinsumScatter,
@@ -40,6 +41,8 @@ def source(program: Program, title: str, function: str = "program") -> str:
     >>> "lax.all_gather(a, 'x', axis=0, tiled=True, to='invarying')" in text
     True
     """
+    if any(isinstance(step, Automatic) for step in program.steps):
+        return _automatic(program, title, function)
     variables = _variables(program)
     states = program.states()
     typed = not leaves_replicated(program)
@@ -81,6 +84,34 @@ def source(program: Program, title: str, function: str = "program") -> str:
         "",
         *([] if typed else [UNCHECKED]),
         f"{function} = jax.jit(jax.shard_map({mapped}{'' if typed else ', check_vma=False'}))",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _automatic(program: Program, title: str, function: str) -> str:
+    """One einsum of whole arrays; the compiler chooses what moves."""
+    variables, layouts = _variables(program), program.states()[0]
+    names = [name for name, _ in program.inputs]
+    terms, _ = _terms(layouts, tuple(names), program.result.names)
+    arrays = ", ".join(variables[name] for name in names)
+    shape = tuple(size for _, size in program.mesh.axes)
+    auto = "axis_types=(jax.sharding.AxisType.Auto,) * " + str(len(shape))
+    lines = [
+        f'"""{title}: the compiler chooses what moves."""',
+        "",
+        "import jax",
+        "import jax.numpy as jnp",
+        "from jax.sharding import NamedSharding",
+        "from jax.sharding import PartitionSpec as P",
+        "",
+        f"mesh = jax.make_mesh({shape}, {program.mesh.names}, {auto})",
+        "",
+        "",
+        f"def local({arrays}):",
+        f"    return jnp.einsum({terms!r}, {arrays})",
+        "",
+        "",
+        f"{function} = jax.jit(local, out_shardings=NamedSharding(mesh, {_spec(program.result)}))",
     ]
     return "\n".join(lines) + "\n"
 
@@ -128,6 +159,8 @@ def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: d
             terms, letters = _terms(layouts, operands, einsum.dims)
             given = ", ".join(variables[array] for array in operands)
             call = f"rotate_einsum({terms!r}, {given}, dim={letters[first.dim]!r}, axes={axes})"
+        case Automatic():
+            raise AssertionError("the compiler's own is no step of a local function")
         case _:
             assert_never(step)
     return f"{name} = {call}  # {_comment(step, layouts, program)}"

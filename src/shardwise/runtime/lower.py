@@ -76,20 +76,19 @@ def lower(
 
 def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Callable[..., Any]:
     """One einsum of whole arrays; the compiler chooses what moves."""
-    (step,) = program.steps
-    assert isinstance(step, Automatic)
-    layouts = program.states()[0]
-    index = {dim: i for i, dim in enumerate(dict.fromkeys(d for name in step.operands for d in layouts[name].names))}
+    layouts = [layout for _, layout in program.inputs]
+    index = {dim: i for i, dim in enumerate(dict.fromkeys(dim for layout in layouts for dim in layout.names))}
+    terms = [[index[dim] for dim in layout.names] for layout in layouts]
+    out = [index[dim] for dim in program.result.names]
     wanted = jax.sharding.NamedSharding(mesh, program.result.spec)
     explicit = all(kind == AxisType.Explicit for kind in mesh.axis_types)
-    numbers = {"precision": arithmetic.precision, "preferred_element_type": arithmetic.preferred_element_type}
+    how: dict[str, Any] = {"precision": arithmetic.precision, "preferred_element_type": arithmetic.preferred_element_type}
+    how |= {"out_sharding": wanted} if explicit else {}
 
     def function(*arrays: Any) -> Any:
-        pairs = zip(arrays, ([index[d] for d in layouts[name].names] for name in step.operands), strict=True)
-        out = [index[dim] for dim in program.result.names]
-        how = {"out_sharding": wanted} if explicit else {}
-        made = jnp.einsum(*(x for pair in pairs for x in pair), out, **how, **numbers)
-        return made if explicit else jax.lax.with_sharding_constraint(made, wanted)
+        given: list[Any] = [x for pair in zip(arrays, terms, strict=True) for x in pair]
+        made = jnp.einsum(*given, out, **how)
+        return made if explicit else lax.with_sharding_constraint(made, wanted)
 
     return function
 
@@ -225,8 +224,9 @@ class _Local:
                 return rings.einsum_scatter(values, terms, out, dim=self.names[scatter.dim], **over, **self.numbers)
             case RotateEinsum(gathers, einsum):
                 terms, out = self.terms(einsum, layouts)
-                axes = tuple(gather.axes[0] for name in einsum.operands for gather in gathers if gather.array == name)
-                n = tuple(self.program.mesh.axis_size(axis) for axis in axes)
+                first, second = sorted(gathers, key=lambda gather: einsum.operands.index(gather.array))
+                axes = first.axes[0], second.axes[0]
+                n = self.program.mesh.axis_size(axes[0]), self.program.mesh.axis_size(axes[1])
                 return rings.rotate_einsum(values, terms, out, dim=self.names[gathers[0].dim], axes=axes, n=n, **self.numbers)
             case Automatic():
                 raise AssertionError("the compiler's own is no step of a local function")
