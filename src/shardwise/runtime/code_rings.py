@@ -113,9 +113,9 @@ def einsum_scatter(terms, *operands, dim, axes, ways, chunks=1):
             arrived, operands, last = lax.optimization_barrier((arrived, operands, last))
             last = sums[begin] = product(operands, start, rows) + arrived
     if len(parts) == 1:
-        return last
+        return sums[0]
     at = out.index(dim)
-    result = lax.empty((*last.shape[:at], width, *last.shape[at + 1 :]), last.dtype)
+    result = lax.empty((*sums[0].shape[:at], width, *sums[0].shape[at + 1 :]), sums[0].dtype)
     for begin, part in sums.items():
         result = lax.dynamic_update_slice_in_dim(result, part, begin, axis=at)
     return result
