@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         "--mesh x=8 --hardware tpu-v5e",
     )
     _problem_options(planning)
+    planning.add_argument(
+        "--confirm", metavar="v5e:2x4", help="compile the first candidates for a target, and rank what came out"
+    )
     planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
     planning.set_defaults(command=plan_command)
     running = commands.add_parser(
@@ -200,7 +203,7 @@ def plan_command(options: argparse.Namespace) -> int:
         sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
     ranked = api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
-        dtype=options.dtype or "float32", memory_limit=options.memory_limit,
+        dtype=options.dtype or "float32", memory_limit=options.memory_limit, confirm=options.confirm,
     )  # fmt: skip
     if options.code:
         print(ranked.code(), end="")

@@ -165,7 +165,11 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
     sizes = parse_sizes(options.sizes)
     topology = Topology.parse(options.on)
     plan = api.plan(
-        options.function, sizes=sizes, mesh=options.mesh, hardware=options.hardware or topology.chip, dtype=options.dtype
+        options.function,
+        sizes=sizes,
+        mesh=options.mesh,
+        hardware=options.hardware or (topology if topology.chip else None),
+        dtype=options.dtype,
     )
     start([Made(options.function, on=options.on)])
     mesh = mesh_of(options.on, options.mesh)

@@ -154,11 +154,10 @@ def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: d
             call = _ring_call("einsum_scatter", layouts, einsum.operands, einsum, scatter, way, chunks, variables)
         case RotateEinsum(gathers, einsum):
             name = variables[einsum.result]
-            first, second = sorted(gathers, key=lambda gather: program.mesh.names.index(gather.axes[0]))
-            operands, axes = (first.array, second.array), (*first.axes, *second.axes)
-            terms, letters = _terms(layouts, operands, einsum.dims)
-            given = ", ".join(variables[array] for array in operands)
-            call = f"rotate_einsum({terms!r}, {given}, dim={letters[first.dim]!r}, axes={axes})"
+            terms, letters = _terms(layouts, einsum.operands, einsum.dims)
+            axes = tuple(gather.axes[0] for array in einsum.operands for gather in gathers if gather.array == array)
+            given = ", ".join(variables[array] for array in einsum.operands)
+            call = f"rotate_einsum({terms!r}, {given}, dim={letters[gathers[0].dim]!r}, axes={axes})"
         case Automatic():
             raise AssertionError("the compiler's own is no step of a local function")
         case _:

@@ -41,19 +41,27 @@ def gather_einsum(terms, block, *others, dim, axes, ways, chunks=1):
     term, *other_terms = inputs.split(",")
     n, place, at = lax.axis_size(axes), lax.axis_index(axes), term.index(dim)
 
-    def with_product(result, part, start):  # of the rows of the whole array that begin at `start`
-        rows = part.shape[at]
-        pairs = zip(others, other_terms, strict=True)
+    def factors(part, start, arrays):  # of one product: a part of the whole array, and what the others have there
+        rows, pairs = part.shape[at], zip(arrays, other_terms, strict=True)
         cut = [lax.dynamic_slice_in_dim(x, start, rows, t.index(dim)) if dim in t else x for x, t in pairs]
-        product = jnp.einsum(terms, part, *cut)
-        if dim not in out:  # summed: the result is a running sum
-            return product if result is None else result + product
-        place_in_out = out.index(dim)
-        if result is None:  # room, which is not filled: every block has its place
-            shape = list(product.shape)
-            shape[place_in_out] = n * width
-            result = lax.empty(tuple(shape), product.dtype)
-        return lax.dynamic_update_slice_in_dim(result, product, start, place_in_out)
+        return [part, *cut]
+
+    def laid(result, parts, starts):
+        for part, start in zip(parts, starts, strict=True):
+            product, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
+            if result is None:  # room, which is not filled: every block has its place
+                result = lax.empty((*product.shape[:to], n * width, *product.shape[to + 1 :]), product.dtype)
+            result = lax.dynamic_update_slice_in_dim(result, product, start, axis=to)
+        return result
+
+    def added(result, parts, starts):  # what comes from both sides is one product
+        arrays = others
+        if result is not None:  # a product that waits for the sum takes the addition in
+            result, parts, arrays = lax.optimization_barrier((result, parts, arrays))
+        columns = zip(*(factors(part, start, arrays) for part, start in zip(parts, starts, strict=True)), strict=True)
+        pairs = zip(columns, [term, *other_terms], strict=True)
+        product = jnp.einsum(terms, *(jnp.concatenate(xs, t.index(dim)) if dim in t else xs[0] for xs, t in pairs))
+        return product if result is None else result + product
 
     width = block.shape[at]
     size = -(-width // chunks)
@@ -62,14 +70,15 @@ def gather_einsum(terms, block, *others, dim, axes, ways, chunks=1):
     for begin in range(0, width, size):
         part = lax.slice_in_dim(block, begin, min(begin + size, width), axis=at)
         flying[begin] = {way: shift(part, axes, way) for way in ways if hops[way]}
-    result = with_product(None, block, place * width)
+    taken = laid if dim in out else added
+    result = taken(None, [block], [place * width])
     for hop in range(1, max(hops.values()) + 1):
         for begin in flying:
             # Else the compiler sends everything first, or multiplies everything last.
             arrived, result = lax.optimization_barrier((flying[begin], result))
             flying[begin] = {way: shift(part, axes, way) for way, part in arrived.items() if hop < hops[way]}
-            for way, part in arrived.items():
-                result = with_product(result, part, (place - way * hop) % n * width + begin)
+            starts = [(place - way * hop) % n * width + begin for way in arrived]
+            result = taken(result, list(arrived.values()), starts)
     return result
 
 
@@ -103,7 +112,13 @@ def einsum_scatter(terms, *operands, dim, axes, ways, chunks=1):
             # One product after the other, each when its sum is here: else the compiler multiplies everything first.
             arrived, operands, last = lax.optimization_barrier((arrived, operands, last))
             last = sums[begin] = product(operands, start, rows) + arrived
-    return jnp.concatenate([sums[begin] for begin, _, _ in parts], axis=out.index(dim))
+    if len(parts) == 1:
+        return sums[0]
+    at = out.index(dim)
+    result = lax.empty((*sums[0].shape[:at], width, *sums[0].shape[at + 1 :]), sums[0].dtype)
+    for begin, part in sums.items():
+        result = lax.dynamic_update_slice_in_dim(result, part, begin, axis=at)
+    return result
 
 
 def rotate_einsum(terms, *operands, dim, axes):
@@ -115,7 +130,8 @@ def rotate_einsum(terms, *operands, dim, axes):
     sizes = tuple(lax.axis_size(axis) for axis in axes)
     turns = math.lcm(*sizes)
     pieces = [turns // size for size in sizes]  # of one shard
-    places = list(itertools.product(*map(range, sizes)))
+    in_order = tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in axes)  # as ppermute counts
+    places = sorted(itertools.product(*map(range, sizes)), key=lambda at: at if axes == in_order else at[::-1])
 
     def shard(k, at, turn):  # which one of operand k the device at a place needs; before the first turn its own
         if turn is None:
@@ -125,7 +141,7 @@ def rotate_einsum(terms, *operands, dim, axes):
     def moved(x, k, before, after):
         holder = {(shard(k, at, before), at[1 - k]): number for number, at in enumerate(places)}
         pairs = [(holder[shard(k, at, after), at[1 - k]], number) for number, at in enumerate(places)]
-        return x if all(source == target for source, target in pairs) else lax.ppermute(x, axes, pairs)
+        return x if all(source == target for source, target in pairs) else lax.ppermute(x, in_order, pairs)
 
     def piece(x, k, turn):
         at = terms.split("->")[0].split(",")[k].index(dim)
@@ -136,6 +152,8 @@ def rotate_einsum(terms, *operands, dim, axes):
     held, total = [moved(x, k, None, 0) for k, x in enumerate(operands)], None
     for turn in range(turns):
         coming = [moved(x, k, turn, turn + 1) for k, x in enumerate(held)] if turn + 1 < turns else held
+        if total is not None:  # a product that waits for the sum takes the addition in; the sum stands first
+            total, held = lax.optimization_barrier((total, held))
         product = jnp.einsum(terms, *(piece(x, k, turn) for k, x in enumerate(held)))
         total = product if total is None else total + product
         # The next turn begins when this one is done; its shards are on their way meanwhile.
