@@ -164,7 +164,7 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
                 after.pop(name, None)
             after[result] = layout.on(mesh)
         case GatherEinsum() | EinsumScatter() | RotateEinsum():
-            _check_fused(step)
+            _check_fused(step, layouts)
             for part in parts(step):
                 after = rule(part, after, mesh)
         case _:
@@ -172,12 +172,21 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
     return after
 
 
-def _check_fused(step: Fused) -> None:
+def _check_fused(step: Fused, layouts: Mapping[str, Layout]) -> None:
     gathers, product = [part for part in parts(step) if isinstance(part, AllGather)], product_of(step)
     assert product is not None
     for gather in gathers:
         if product.operands.count(gather.array) != 1:
             raise ProgramError(f"{gather.array} is gathered, but is no operand of the product, or twice")
+        others = {dim for name in product.operands if name != gather.array for dim in layouts[name].names}
+        if gather.dim not in others | set(product.dims):
+            raise ProgramError(f"{gather.dim} is summed in {gather.array} alone: there is nothing to multiply block by block")
+    if isinstance(step, RotateEinsum):
+        axes, dims = [gather.axes for gather in gathers], {gather.dim for gather in gathers}
+        summed = len(dims) == 1 and not dims & set(product.dims)
+        both = sorted(gather.array for gather in gathers) == sorted(product.operands)
+        if not both or not summed or list(map(len, axes)) != [1, 1] or axes[0] == axes[1]:
+            raise ProgramError("two operands rotate along the one dimension that they sum, each over one axis of its own")
     if isinstance(step, EinsumScatter) and step.scatter.array != product.result:
         raise ProgramError(f"{step.scatter.array} is scattered, and the product is {product.result}")
     if not isinstance(step, RotateEinsum) and (step.way not in WAYS or step.chunks < 1):

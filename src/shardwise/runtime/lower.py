@@ -155,6 +155,7 @@ class _Local:
         self, program: Program, arithmetic: Arithmetic, on_host: bool, padded: Mapping[str, int], sizes: Mapping[str, int]
     ) -> None:
         self.program = program
+        self.typed = not leaves_replicated(program)
         self.arithmetic = arithmetic
         self.collectives: _Tiled = _Blocked(program) if on_host else _Tiled()
         self.padded = padded
@@ -176,7 +177,7 @@ class _Local:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
         if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
             out = out.astype(self.arithmetic.preferred_element_type)
-        if result.unreduced:
+        if result.unreduced and self.typed:
             out = lax.pcast(out, tuple(sorted(result.unreduced)), to="unreduced")
         return out
 

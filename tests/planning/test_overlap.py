@@ -1,0 +1,277 @@
+"""Laws of overlap: what a ring may cost, what it must, and what a plan chooses among fused programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardwise as sw
+from benchmarks.equations import random_case
+from shardwise.chips.links import Hop
+from shardwise.errors import HardwareError, MeshError, PlanError
+from shardwise.planning import rings
+from shardwise.planning.cost import Estimate, estimate
+from shardwise.planning.fuse import names_of
+from shardwise.planning.plan import OVERLAPS, Candidate, _costs, problem, rank
+from shardwise.planning.rings import SIMULATED, RingTime
+from shardwise.program import unfused
+from shardwise.steps import Fused
+
+AG = "A[I_x, J] · B[J, K] -> C[I, K]"
+UP = "A[I_x, J] · B[J, K_x] -> C[I, K_x]"
+WEIGHTS = "A[B_x, D] · W[D_x, F] -> C[B_x, F]"
+RS = "A[I, J_x] · B[J_x, K] -> C[I_x, K]"
+LARGE = {"I": 8192, "J": 8192, "K": 28672}
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring to be timed: its product takes `multiplied` seconds a block."""
+
+    n: int
+    way: str
+    chunks: int
+    hop: Hop
+    block_bytes: float
+    multiplied: float
+
+    def product(self, share: float) -> float:
+        return self.multiplied * share
+
+    def time(self, kind: str, **changed: object) -> RingTime:
+        given = {name: changed.get(name, getattr(self, name)) for name in ("n", "way", "chunks", "hop", "block_bytes")}
+        timed = {"gather": rings.gather_time, "scatter": rings.scatter_time}[kind]
+        return timed(given["n"], given["way"], given["chunks"], given["hop"], given["block_bytes"], self.product)
+
+    def simulated(self, kind: str) -> tuple[RingTime, rings._Lanes]:
+        lanes = rings._Lanes(self.hop, self.block_bytes)
+        run = {"gather": rings._gather, "scatter": rings._scatter}[kind]
+        return run(self.n, self.way, self.chunks, lanes, self.product), lanes
+
+
+@st.composite
+def drawn_rings(draw: st.DrawFn, sizes: tuple[int, int] = (2, SIMULATED)) -> Ring:
+    hop = Hop(draw(st.floats(1e-12, 1e-9)), draw(st.sampled_from([0.0, 1e-6, 1e-5])), draw(st.booleans()))
+    return Ring(
+        draw(st.integers(*sizes)),
+        draw(st.sampled_from(["ring", "bidirectional"])),
+        draw(st.integers(1, 3)),
+        hop,
+        draw(st.floats(1, 1e8)),
+        draw(st.floats(1e-9, 1e-2)),
+    )
+
+
+kinds = pytest.mark.parametrize("kind", ["gather", "scatter"])
+SLACK = 1 + 1e-9
+
+
+# One ring.
+
+
+@kinds
+@given(drawn_rings())
+def test_a_ring_takes_as_long_as_its_products_and_its_fullest_lane_and_no_longer_than_one_after_another(kind: str, ring: Ring):
+    time, lanes = ring.simulated(kind)
+    assert time.product_seconds == pytest.approx(ring.n * ring.multiplied)
+    assert time.seconds * SLACK >= max(time.product_seconds, *lanes.free, lanes.moving / 2)
+    assert time.seconds <= (time.product_seconds + lanes.moving) * SLACK
+    assert -1e-15 <= time.exposed_seconds <= lanes.moving * SLACK + 1e-15
+
+
+@kinds
+@given(drawn_rings())
+def test_every_byte_is_sent_and_no_more(kind: str, ring: Ring):
+    _, lanes = ring.simulated(kind)
+    strands = ring.chunks * (2 if kind == "scatter" and ring.way == "bidirectional" else 1)
+    sent = (ring.n - 1) * ring.hop.seconds_per_byte * ring.block_bytes
+    assert lanes.moving == pytest.approx(sent + (ring.n - 1) * strands * ring.hop.latency)
+
+
+@kinds
+@given(drawn_rings(), st.floats(1, 100))
+def test_more_bytes_never_take_less_time(kind: str, ring: Ring, factor: float):
+    assert ring.time(kind).seconds <= ring.time(kind, block_bytes=ring.block_bytes * factor).seconds * SLACK
+
+
+@kinds
+@given(drawn_rings((2, 60)))
+def test_more_devices_never_take_less_time(kind: str, ring: Ring):
+    assert ring.time(kind).seconds <= ring.time(kind, n=ring.n + 1).seconds * SLACK
+
+
+@kinds
+@given(drawn_rings())
+def test_both_ways_are_no_slower_where_each_has_its_links_and_products_are_small(kind: str, ring: Ring):
+    hop = replace(ring.hop, both_ways=True)
+    ring = replace(ring, hop=hop, multiplied=hop.seconds(ring.block_bytes) / 100)
+    assert ring.time(kind, way="bidirectional").seconds <= ring.time(kind, way="ring").seconds * SLACK
+
+
+@kinds
+@given(drawn_rings((40, 41)))
+def test_what_is_extrapolated_is_what_would_be_simulated(kind: str, ring: Ring):
+    simulated, _ = ring.simulated(kind)
+    assert ring.n > SIMULATED
+    assert ring.time(kind).seconds == pytest.approx(simulated.seconds, rel=0.01)
+    assert ring.time(kind).product_seconds == pytest.approx(simulated.product_seconds, rel=0.01)
+
+
+@kinds
+def test_where_products_take_long_enough_one_transfer_or_none_is_seen(kind: str):
+    ring = Ring(8, "bidirectional", 1, Hop(1e-9, 1e-6, True), 1e3, 1.0)
+    assert ring.time(kind).exposed_seconds <= ring.hop.seconds(ring.block_bytes)
+
+
+# A program of them.
+
+
+def drawn_candidates(random: Random, overlap: bool | str = True) -> list[tuple[Candidate, Estimate, Estimate]]:
+    """Fused programs of a random equation, each with its estimate and that of its plain steps."""
+    chips = ("tpu-v5e", "tpu-v5p", "h100")
+    case = random_case(random, elements=10**7, factors=(1, 4, 64), hardware=chips, operands=(2, 2, 3), free=0.0)
+    task = problem(case.equation, case.sizes, case.mesh, case.hardware, overlap=overlap)
+    try:
+        found = rank(task)
+    except PlanError:
+        return []
+    fused = [each for each in found if any(isinstance(step, Fused) for step in each.program.steps)]
+    return [(each, each.estimate, estimate(unfused(each.program), _costs(task), case.sizes)) for each in fused]
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_fused_program_does_the_work_of_its_plain_one(seed: int):
+    for candidate, fused, plain in drawn_candidates(
+        Random(seed), Random(seed).choice((True, "ring", "bidirectional", "scatter"))
+    ):
+        said = str(candidate.program)
+        assert fused.flops == pytest.approx(plain.flops), said
+        assert fused.total_wire_bytes == pytest.approx(plain.total_wire_bytes), said
+        assert fused.redundancy == pytest.approx(plain.redundancy), said
+        assert fused.seconds == pytest.approx(math.fsum(step.seconds for step in fused.steps)), said
+        assert 0 <= fused.exposed_fraction <= SLACK, said
+        for step in fused.steps:
+            assert 0 <= step.exposed_seconds <= step.transfer_seconds <= fused.communication_seconds * SLACK, said
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_what_is_chosen_is_no_slower_than_anything_plain(seed: int):
+    case = random_case(Random(seed), elements=10**6, factors=(1, 4, 64), hardware=("tpu-v5e", "h100"), operands=(2,))
+    best = {
+        overlap: rank(problem(case.equation, case.sizes, case.mesh, case.hardware, overlap=overlap))[0].estimate.seconds
+        for overlap in (True, False)
+    }
+    assert best[True] <= best[False]
+
+
+# What is chosen.
+
+
+def fused_steps(plan: sw.Plan) -> list[Fused]:
+    return [step for each in plan for step in each.program.steps if isinstance(step, Fused)]
+
+
+@pytest.mark.parametrize("name", OVERLAPS[2:])
+def test_a_name_gives_only_programs_that_have_it(name: str):
+    text = "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]" if name == "rotate" else RS
+    found = sw.plan(text, sizes={"I": 96, "J": 96, "K": 96}, mesh="x=4, y=2", hardware="tpu-v5e", overlap=name)
+    assert len(found) > 0
+    for each in found:
+        assert any(name in names_of(step) for step in each.program.steps)
+    seconds = [each.estimate.seconds for each in found]
+    assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        (AG, "rotate", "no program of this equation has it: it has bidirectional, ring"),
+        (RS, "rotate", "no program of this equation has it: it has bidirectional, ring, scatter"),
+        (
+            "A[I, J] · B[J, K] -> C[I, K]",
+            "ring",
+            "no program of this equation has it: nothing is gathered or scattered beside a",
+        ),
+    ],
+)
+def test_a_name_that_an_equation_lacks_is_refused_with_those_it_has(text: str, name: str, says: str):
+    mesh = "x=1" if "x" not in text else "x=4"
+    with pytest.raises(PlanError, match=f"overlap='{name}': {says}"):
+        sw.plan(text, sizes={"I": 64, "J": 64, "K": 64}, mesh=mesh, hardware="tpu-v5e", overlap=name)
+
+
+@pytest.mark.parametrize("chip", ["cpu", "tpu-v5e", "h100"])
+@pytest.mark.parametrize("text", [AG, UP, RS])
+def test_without_overlap_no_step_is_fused(text: str, chip: str):
+    assert not fused_steps(sw.plan(text, sizes=LARGE, mesh="x=8", hardware=chip, overlap=False))
+
+
+@pytest.mark.parametrize("text", [AG, UP, RS])
+@pytest.mark.parametrize("factor", [1, 64])
+def test_simulated_devices_hide_nothing_and_no_ring_is_chosen(text: str, factor: int):
+    sizes = {"I": 64 * factor, "J": 64 * factor, "K": 64 * factor}
+    assert not fused_steps(sw.plan(text, sizes=sizes, mesh="x=8", hardware="cpu"))
+    forced = sw.plan(text, sizes=sizes, mesh="x=8", hardware="cpu", overlap="ring")
+    assert forced.best.estimate.exposed_fraction == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("text", "sizes"), [(UP, LARGE), (RS, {"I": 8192, "J": 65536, "K": 28672})], ids=["TP-up", "RS"])
+def test_where_products_are_large_transfers_hide_behind_them(text: str, sizes: dict[str, int]):
+    chosen = sw.plan(text, sizes=sizes, mesh="x=8", hardware="tpu-v5p").best
+    assert any(isinstance(step, Fused) for step in chosen.program.steps)
+    assert chosen.estimate.exposed_fraction < 0.2
+
+
+def test_one_way_loses_to_a_plain_gather_where_transfers_bound_the_time():
+    sizes = {"I": 65536, "J": 8192, "K": 128}
+    plain = sw.plan(AG, sizes=sizes, mesh="x=16", hardware="tpu-v5e", overlap=False).best
+    one_way = sw.plan(AG, sizes=sizes, mesh="x=16", hardware="tpu-v5e", overlap="ring").best
+    assert one_way.estimate.seconds > plain.estimate.seconds
+
+
+def test_a_ring_fits_where_a_gather_does_not():
+    """Sixteen blocks of W gathered fill the memory; three of them on their way do not."""
+    sizes = {"B": 2048, "D": 8192, "F": 32768}
+    plain = sw.plan(WEIGHTS, sizes=sizes, mesh="x=16", hardware="tpu-v5e", overlap=False)
+    least = min(each.estimate.peak_memory_bytes for each in plain)
+    forms = sw.plan(WEIGHTS, sizes=sizes, mesh="x=16", hardware="tpu-v5e", overlap="ring")
+    ring = min(each.estimate.peak_memory_bytes for each in forms)
+    assert ring < least
+    limit = (ring + least) / 2
+    for overlap in (True, "ring"):
+        found = sw.plan(WEIGHTS, sizes=sizes, mesh="x=16", hardware="tpu-v5e", memory_limit=limit, overlap=overlap)
+        assert all(each.estimate.peak_memory_bytes <= limit for each in found)
+    with pytest.raises(PlanError, match="no program"):
+        sw.plan(WEIGHTS, sizes=sizes, mesh="x=16", hardware="tpu-v5e", memory_limit=1e3)
+
+
+@pytest.mark.parametrize("overlap", [True, "ring", "scatter"])
+def test_the_same_plan_twice(overlap: bool | str):
+    one, other = (sw.plan(RS, sizes=LARGE, mesh="x=8", hardware="tpu-v5e", overlap=overlap) for _ in range(2))
+    assert one.candidates == other.candidates
+    assert str(one) == str(other)
+
+
+# A topology by name.
+
+
+def test_a_topology_brings_its_own_links():
+    chip, topology = (sw.plan(RS, sizes=LARGE, mesh="x=8", hardware=name, overlap=False) for name in ("tpu-v5e", "v5e:2x4"))
+    assert topology.best.estimate.communication_seconds < chip.best.estimate.communication_seconds  # two dimensions, not one
+    assert topology.best.estimate.flops == chip.best.estimate.flops
+
+
+def test_a_mesh_larger_than_the_topology_is_refused():
+    with pytest.raises(MeshError, match="mesh x=16 needs 16 devices, and v5e:2x4 has 8"):
+        sw.plan(RS, sizes=LARGE, mesh="x=16", hardware="v5e:2x4")
+
+
+@pytest.mark.parametrize("text", ["v5e:", "v5e:2x", "v9z:2x4", ":", "v5e:2x4:1", "tpu-v5e:twoxfour"])
+def test_an_unknown_topology_is_refused(text: str):
+    with pytest.raises(HardwareError):
+        sw.plan(RS, sizes=LARGE, mesh="x=8", hardware=text)
