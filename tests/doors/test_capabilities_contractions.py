@@ -346,10 +346,14 @@ def test_D10_under_a_memory_limit_the_least_that_does_is_said_and_does():
     shard_bytes = 2 * 256 * 256
     limit = 6 * shard_bytes  # two operands, two that arrive, the block of C and what is added to it: for a rotation
     with pytest.raises(PlanError, match="the least that would do is") as refused:
-        sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=limit)
+        sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=limit, overlap=False)
 
     least = int(re.search(r"the least that would do is ([\d,]+) bytes", str(refused.value))[1].replace(",", ""))
     assert limit < least < 11 * shard_bytes  # gathering both takes 11
-    assert sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=least).best
+    plain = {"sizes": sizes, "mesh": "x=4, y=4", "hardware": "tpu-v5p", "overlap": False}
+    assert sw.plan(BOTH_SPLIT, memory_limit=least, **plain).best
     with pytest.raises(PlanError):
-        sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=least - 1)
+        sw.plan(BOTH_SPLIT, memory_limit=least - 1, **plain)
+    rotated = sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=limit)
+    assert [type(step).__name__ for step in rotated.best.program.steps] == ["RotateEinsum"]
+    assert rotated.best.estimate.peak_memory_bytes <= limit

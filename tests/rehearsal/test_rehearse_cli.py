@@ -67,7 +67,7 @@ def said(capsys) -> str:
 def test_rehearse_a_function(module, capsys):
     assert main(["rehearse", f"{module}:total", "--args", "float32[8@x,4]", "--mesh", "x=8", "--on", "v5e:2x4"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("total on v5e:2x4, mesh x=8: 1 collective")
+    assert printed.startswith("total on v5e:2x4, mesh x=8: 7 collectives")
     assert f"{module}.py:7" in printed
 
 
@@ -83,14 +83,14 @@ def test_rehearse_an_equation_and_hold_it_to_its_plan(capsys, monkeypatch):
     problem = (EQUATION, "--sizes", "I=4096,J=1024,K=2048", "--mesh", "x=8", "--on", "v5e:2x4")
     assert main(["rehearse", *problem]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(f"{EQUATION} on v5e:2x4, mesh x=8: 1 collective")
+    assert printed.startswith(f"{EQUATION} on v5e:2x4, mesh x=8: 7 collectives")
     assert printed.endswith("compiled as planned: the same collectives, axes and bytes\n")
 
-    monkeypatch.setattr(certify, "planned_collectives", lambda plan: {})
+    monkeypatch.setattr(certify, "planned_collectives", lambda plan: [])
     assert main(["rehearse", *problem, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["compiled_as_planned"] is False
-    assert "all-gather over x: 0 planned" in found["differences"]
+    assert "collective-permute over x: 0 planned" in found["differences"]
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_a_users_mesh_of_all_devices_serves(capsys):
         "def inputs():\n    return jax.ShapeDtypeStruct((8, 4), 'float32', sharding=spec)\n"
     )
     assert main(["rehearse", "own.py:total", "--args", "own.py:inputs", "--on", "v5e:2x4"]) == 0
-    assert capsys.readouterr().out.startswith("total on v5e:2x4, mesh x=8: 1 collective")
+    assert capsys.readouterr().out.startswith("total on v5e:2x4, mesh x=8: 7 collectives")

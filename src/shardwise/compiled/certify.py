@@ -16,7 +16,7 @@ from shardwise.planning.explain import bytes_text
 from shardwise.planning.plan import Candidate, Problem, Ranking
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.rings import gather_sends, scatter_sends
-from shardwise.steps import Automatic, Einsum, Fused, GatherEinsum, RotateEinsum, Slice, kind, touched
+from shardwise.steps import Automatic, CollectivePermute, Einsum, Fused, GatherEinsum, RotateEinsum, Slice, kind, touched
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -64,12 +64,13 @@ def axes_given(axes: Any, mesh: Mesh) -> Axes:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A collective of a plan: the bytes that one device sends, of elements of a dtype."""
+    """A collective of a plan: the bytes that one device sends, of elements of a dtype; of a permute how many devices send."""
 
     kind: str
     axes: Axes
     wire_bytes: float
     dtype: str
+    senders: int = 0
 
     @property
     def elements(self) -> float:
@@ -100,7 +101,7 @@ def _differences(key: Key, planned: list[Planned], compiled: list[Collective]) -
     """
     count = sum((collective.trips or 1) * collective.arrays for collective in compiled)
     wider = [c for c in compiled if planned and _item_bytes(c.dtype) > max(ITEM_BYTES[step.dtype] for step in planned)]
-    if count == len(planned) and not wider and _same_elements(planned, compiled):
+    if count == len(planned) and not wider and _same_elements(planned, compiled) and _same_senders(planned, compiled):
         return []
     sent = sum(collective.wire_bytes for collective in compiled)
     bytes_planned = sum(step.wire_bytes for step in planned)
@@ -116,6 +117,14 @@ def _same_elements(planned: list[Planned], compiled: list[Collective]) -> bool:
     return sum(moved) == sum(step.elements for step in planned)
 
 
+def _same_senders(planned: list[Planned], compiled: list[Collective]) -> bool:
+    """Whether as many devices send as planned, in permutes."""
+    if not planned or planned[0].kind != "collective-permute":
+        return True
+    sending = {sum(source != target for source, target in collective.groups) for collective in compiled}
+    return sending == {step.senders for step in planned}
+
+
 def _item_bytes(dtype: str) -> float:
     return ITEM_BYTES.get(dtype, math.inf)
 
@@ -126,7 +135,7 @@ def planned_collectives(plan: Any) -> list[Planned]:
     >>> import shardwise as sw
     >>> plan = sw.plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes={"I": 8, "J": 8, "K": 8}, mesh="x=4", dtype="float32")
     >>> planned_collectives(plan)
-    [Planned(kind='all-reduce', axes=('x',), wire_bytes=384.0, dtype='float32')]
+    [Planned(kind='all-reduce', axes=('x',), wire_bytes=384.0, dtype='float32', senders=0)]
     """
     ranking, candidate = plan if isinstance(plan, tuple) and len(plan) == 2 else (plan, None)
     if not isinstance(ranking, Ranking) or not (candidate is None or isinstance(candidate, Candidate)):
@@ -146,7 +155,11 @@ def planned_collectives(plan: Any) -> list[Planned]:
         elif cost.wire_bytes and not isinstance(step, Slice):
             axes = tuple(name for name, size in task.mesh.axes if name in step.axes and size > 1)
             dtype = (task.accumulated or task.dtype) if step.array in products else task.dtype
-            planned.append(Planned(kind(step), axes, float(cost.wire_bytes), dtype))
+            senders = 0
+            if isinstance(step, CollectivePermute):
+                moving = sum(source != target for source, target in step.pairs)
+                senders = moving * task.mesh.size // task.mesh.extent(step.axes)
+            planned.append(Planned(kind(step), axes, float(cost.wire_bytes), dtype, senders))
     return planned
 
 
@@ -160,7 +173,7 @@ def _ring_sends(step: Fused, wire_bytes: float, task: Problem) -> Iterator[Plann
     dtype = task.dtype if isinstance(step, GatherEinsum) else (task.accumulated or task.dtype)
     sends = gather_sends if isinstance(step, GatherEinsum) else scatter_sends
     for share in sends(n, step.way, step.chunks):
-        yield Planned("collective-permute", axes, share * wire_bytes / (n - 1), dtype)
+        yield Planned("collective-permute", axes, share * wire_bytes / (n - 1), dtype, task.mesh.size)
 
 
 def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int | None) -> None:

@@ -14,7 +14,7 @@ from shardwise.chips import Hardware, hardware
 from shardwise.chips.links import Routes
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
-from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean
+from shardwise.errors import HardwareError, LayoutError, MeshError, PlanError, ProgramError, did_you_mean
 from shardwise.layout import check_mapping, checked_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
@@ -24,7 +24,7 @@ from shardwise.planning.graph import State, layouts, state_of, step_of
 from shardwise.planning.prices import ITEM_BYTES, Costs
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
 from shardwise.program import Program, unfused
-from shardwise.steps import Einsum, Fused, Step
+from shardwise.steps import AllGather, Einsum, Fused, Step
 
 KEPT = 10
 MOST_WAYS = 64  # in which the fused steps of one program may go
@@ -145,7 +145,7 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
         plain, fault = (), error
     # A fused program holds less than the plain one that it stands for: that one need not fit.
     sources = plain if task.memory_limit is None else _by_stages(dataclasses.replace(task, memory_limit=None))
-    found = _overlapped(task, plain, sources)
+    found = _overlapped(task, plain, (*sources, *_all_gathered(task, sources[0].program)))
     if not found and fault is not None:
         raise fault
     return tuple(sorted(found, key=lambda candidate: candidate.estimate.seconds)[:KEPT])
@@ -186,6 +186,28 @@ def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Cand
         other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a product"
         raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
     return asked
+
+
+def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
+    """The program that gathers what is summed of every operand and multiplies, where that makes the result as wanted.
+
+    It may cost too much to be among the candidates; a rotation is its fused form, and costs less.
+    """
+    dims, names = task.equation.result.dims, tuple(name for name, _ in like.inputs)
+    gathers = [
+        AllGather(name, dim, layout.on(task.mesh).axes_of(dim))
+        for name, layout in like.inputs
+        for dim in layout.names
+        if dim not in dims and layout.on(task.mesh).axes_of(dim)
+    ]
+    if task.equation.via or len(names) != 2 or len(gathers) != 2:
+        return
+    try:
+        program = Program(task.mesh, like.inputs, (*gathers, Einsum(names, like.output, dims)), like.output)
+    except (ProgramError, LayoutError):
+        return
+    if program.result == like.result:
+        yield _price(program, _costs(task), task)
 
 
 def _forms(task: Problem, candidate: Candidate, costs: Costs) -> Iterator[Candidate]:

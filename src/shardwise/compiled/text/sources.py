@@ -12,6 +12,7 @@ _FIELD = re.compile(r'(\w+)=(?:"((?:\\.|[^"\\])*)"|([^\s,{}]+))')
 # Files that are no user's: installed libraries, Python's own, and this package, which acts for the line that called it.
 _LIBRARY = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<"
+    r"|(^|[/\\])(bin|Scripts)[/\\][^/\\]+$"
     r"|(^|[/\\])shardwise[/\\](api|session|cli|evidence|locking|loading|pytest_plugin)\.py|(^|[/\\])shardwise[/\\](runtime|planning|compiled|measure)[/\\]"
 )
 
