@@ -344,7 +344,7 @@ def test_D10_both_operands_are_gathered(mesh, hardware):
 def test_D10_under_a_memory_limit_the_least_that_does_is_said_and_does():
     sizes = {"I": 1024, "J": 1024, "K": 1024}
     shard_bytes = 2 * 256 * 256
-    limit = 6 * shard_bytes  # two operands, two that arrive, the block of C and what is added to it: for a rotation
+    limit = 7 * shard_bytes  # two operands, two that turn, two that arrive, and the block of C: for a rotation
     with pytest.raises(PlanError, match="the least that would do is") as refused:
         sw.plan(BOTH_SPLIT, sizes=sizes, mesh="x=4, y=4", hardware="tpu-v5p", memory_limit=limit, overlap=False)
 

@@ -67,7 +67,7 @@ def said(capsys) -> str:
 def test_rehearse_a_function(module, capsys):
     assert main(["rehearse", f"{module}:total", "--args", "float32[8@x,4]", "--mesh", "x=8", "--on", "v5e:2x4"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("total on v5e:2x4, mesh x=8: 7 collectives")
+    assert printed.startswith("total on v5e:2x4, mesh x=8: 1 collective")
     assert f"{module}.py:7" in printed
 
 
@@ -141,4 +141,4 @@ def test_a_users_mesh_of_all_devices_serves(capsys):
         "def inputs():\n    return jax.ShapeDtypeStruct((8, 4), 'float32', sharding=spec)\n"
     )
     assert main(["rehearse", "own.py:total", "--args", "own.py:inputs", "--on", "v5e:2x4"]) == 0
-    assert capsys.readouterr().out.startswith("total on v5e:2x4, mesh x=8: 7 collectives")
+    assert capsys.readouterr().out.startswith("total on v5e:2x4, mesh x=8: 1 collective")
