@@ -20,9 +20,23 @@ from shardwise.compiled.lock import Made
 from shardwise.errors import ShardwiseError
 from shardwise.evidence import start, versions
 from shardwise.measure.overlap import (
-    HEAD, KINDS, MODELLED, SIZES, TARGETS, Case, Pair, Row, cases, cells, facts_of, hidden, pair_of, row_of, sentences,
+    HEAD,
+    KINDS,
+    MODELLED,
+    SIZES,
+    TARGETS,
+    Case,
+    Pair,
+    Row,
+    cases,
+    cells,
+    facts_of,
+    hidden,
+    pair_of,
+    row_of,
+    sentences,
     summarised,
-)  # fmt: skip
+)
 from shardwise.overlapping import measured, measured_pair
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
@@ -117,17 +131,18 @@ def head(kept: Kept) -> Iterator[str]:
     yield "# Transfers behind products"
     yield ""
     yield (
-        f"Made by `make bench-overlap`: {made}; bfloat16, one axis over all devices. Every time is {MODELLED}: the target's real "
-        "compiler made each program, and its schedule is replayed on a model of the chip, the same for all. Nothing ran on a TPU."
+        f"Made by `make bench-overlap`: {made}; bfloat16, one axis over all devices. Every time is {MODELLED}: the target's "
+        "real compiler made each program, and its schedule is replayed on a model of the chip, the same for all. Nothing ran "
+        "on a TPU."
     )
     yield ""
     for kind, equation in KINDS.items():
         yield f"- {kind}: `{equation}`"
     yield ""
     yield (
-        "*own* is `jax.jit` with layouts of arguments and result, and Auto axes; *textbook* an unrolled ring of `ppermute` into "
-        "zeros; *ours* Shardwise's choice, planned on the topology and confirmed by compiling its first candidates. *estimate* "
-        "is what the cost model said of it before. *hidden* are the permutes with a product between start and end. "
+        "*own* is `jax.jit` with layouts of arguments and result, and Auto axes; *textbook* an unrolled ring of `ppermute` "
+        "into zeros; *ours* Shardwise's choice, planned on the topology and confirmed by compiling its first candidates. "
+        "*estimate* is what the cost model said of it before. *hidden* are the permutes with a product between start and end. "
         "*compute / matmul* compares with one matmul on one device of the same shards and FLOPs; *temporary / gathered* with "
         "the same program, whose gathers are done before the products. *bound* is max(compute of that matmul, wire bytes / "
         "bandwidth of all links that the axis may use): of the form that the equation spells out, or of a better one of the "
@@ -140,8 +155,10 @@ def whole(kept: Kept) -> Iterator[str]:
     """All targets: a line for each, and what is missing."""
     yield "## All targets"
     yield ""
-    yield "| target | cases | own / ours | least | textbook / ours | ours / bound | most | ours / written bound | estimate within 20% | permutes hidden | s |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield from titled(
+        "target", "cases", "own / ours", "least", "textbook / ours", "ours / bound", "most", "ours / written bound",
+        "estimate within 20%", "permutes hidden", "s",
+    )  # fmt: skip
     for name in (*TARGETS, "all"):
         rows = [row for row in kept.rows if name in (row.target, "all")]
         if rows:
@@ -164,6 +181,12 @@ def whole(kept: Kept) -> Iterator[str]:
     yield ""
 
 
+def titled(*names: str) -> Iterator[str]:
+    """The first two lines of a Markdown table."""
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
+
+
 def table(target: str, kept: Kept) -> Iterator[str]:
     rows = [row for row in kept.rows if row.target == target]
     if not rows:
@@ -173,8 +196,7 @@ def table(target: str, kept: Kept) -> Iterator[str]:
     yield f"## {target}"
     yield ""
     yield "".join(f"- {sentence}\n" for sentence in sentences(summarised(rows)))
-    yield f"| {' | '.join(HEAD)} |"
-    yield "|---" * len(HEAD) + "|"
+    yield from titled(*HEAD)
     for row in rows:
         yield f"| {' | '.join(cells(row))} |"
     yield ""
@@ -186,12 +208,14 @@ def gradients(kept: Kept) -> Iterator[str]:
     yield "## The gradient of two products, up and down"
     yield ""
     yield (
-        "`A[I_x, J] · B[J, F_x] -> H[I, F_x]`, `H[I, F_x] · W[F_x, J] -> Y[I_x, J]`, forward and backward of the sum of squares "
-        "of Y. *matmul* is the compute of the same on one device with its share of F and all rows."
+        "`A[I_x, J] · B[J, F_x] -> H[I, F_x]`, `H[I, F_x] · W[F_x, J] -> Y[I_x, J]`, forward and backward of the sum of "
+        "squares of Y. *matmul* is the compute of the same on one device with its share of F and all rows."
     )
     yield ""
-    yield "| target | I x J x F | own µs | ours µs | own / ours | own exposed µs | exposed µs | hidden | compute / matmul | programs |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield from titled(
+        "target", "I x J x F", "own µs", "ours µs", "own / ours", "own exposed µs", "exposed µs", "hidden",
+        "compute / matmul", "programs",
+    )  # fmt: skip
     for pair in kept.pairs:
         yield (
             f"| {pair.target} | {pair.size} | {pair.own.step:.0f} | {pair.ours.step:.0f} | {pair.gain:.2f} | "

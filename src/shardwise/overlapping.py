@@ -118,9 +118,14 @@ def ran(audit: Any) -> Ran:
     """The figures of a compiled program."""
     line = audit.timeline()
     permutes = [each for each in audit.collectives if each.kind == "collective-permute"]
-    times = map(_microseconds, (line.step_seconds, line.exposed_seconds, line.compute_seconds))
-    temporary = audit.memory.temporaries if audit.memory else 0
-    return Ran(*times, temporary, len(permutes), sum(bool(each.hidden_by) for each in permutes))
+    return Ran(
+        step=_microseconds(line.step_seconds),
+        exposed=_microseconds(line.exposed_seconds),
+        compute=_microseconds(line.compute_seconds),
+        temporary_bytes=audit.memory.temporaries if audit.memory else 0,
+        permutes=len(permutes),
+        hidden=sum(bool(each.hidden_by) for each in permutes),
+    )
 
 
 def _microseconds(seconds: float) -> float:

@@ -261,13 +261,15 @@ def sentences(found: Summary) -> Iterator[str]:
 
 def row_of(facts: dict[str, Any]) -> Row:
     """A row from what `dataclasses.asdict` made of it."""
-    return Row(**{name: Ran(**value) if isinstance(value, dict) else value for name, value in facts.items()})
+    read: dict[str, Any] = {name: Ran(**value) if isinstance(value, dict) else value for name, value in facts.items()}
+    return Row(**read)
 
 
 def pair_of(facts: dict[str, Any]) -> Pair:
     """A pair from what `dataclasses.asdict` made of it."""
     own, ours = Ran(**facts["own"]), Ran(**facts["ours"])
-    return Pair(**{**facts, "programs": tuple(facts["programs"]), "own": own, "ours": ours})
+    read: dict[str, Any] = {**facts, "programs": tuple(facts["programs"]), "own": own, "ours": ours}
+    return Pair(**read)
 
 
 def facts_of(row: Row | Pair) -> dict[str, Any]:
