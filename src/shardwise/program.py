@@ -15,6 +15,7 @@ from shardwise.steps import (
     AllGather,
     AllReduce,
     AllToAll,
+    Automatic,
     CollectivePermute,
     Einsum,
     EinsumScatter,
@@ -24,6 +25,7 @@ from shardwise.steps import (
     RotateEinsum,
     Slice,
     Step,
+    collectives_of,
     consumed,
     describe,
     parts,
@@ -116,7 +118,7 @@ def invarying_axes(program: Program) -> list[set[str]]:
 
 def _settled(step: Step, name: str) -> set[str]:
     """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
-    moving = [part for part in parts(step) if not isinstance(part, Slice | Einsum)]
+    moving = collectives_of(step)
     product = product_of(step)
     made = None if product is None else product.result
     return {axis for part in moving if part.array in (name, made) for axis in part.axes}
@@ -157,6 +159,10 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
             if result in after:
                 raise ProgramError(f"array {result} exists already")
             after[result] = einsum_layout([(name, layouts[name]) for name in operands], dims)
+        case Automatic(operands, result, layout):
+            for name in operands:
+                after.pop(name, None)
+            after[result] = layout.on(mesh)
         case GatherEinsum() | EinsumScatter() | RotateEinsum():
             _check_fused(step)
             for part in parts(step):

@@ -17,6 +17,7 @@ from shardwise.steps import (
     AllGather,
     AllReduce,
     AllToAll,
+    Automatic,
     CollectivePermute,
     Einsum,
     EinsumScatter,
@@ -106,6 +107,12 @@ def apply(step: Step, values: Mapping[str, Shards], layouts: Mapping[str, Layout
                 np.einsum(*(x for pair in zip(parts, terms, strict=True) for x in pair), [index[d] for d in dims])
                 for parts in zip(*sides, strict=True)
             ]
+        case Automatic(operands, result, layout):
+            wholes = [assemble(after.pop(name), layouts[name], mesh) for name in operands]
+            index = {dim: i for i, dim in enumerate(dict.fromkeys(d for name in operands for d in layouts[name].names))}
+            pairs = ((whole, [index[d] for d in layouts[name].names]) for whole, name in zip(wholes, operands, strict=True))
+            made = np.einsum(*(x for pair in pairs for x in pair), [index[d] for d in layout.names])
+            after[result] = scatter(made, layout.on(mesh), mesh)
         case GatherEinsum() | EinsumScatter() | RotateEinsum():
             held = dict(layouts)
             for part in parts(step):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Literal, assert_never
 
 from shardwise.layout import Axes, Layout
+
+Way = Literal["ring", "bidirectional"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class GatherEinsum:
 
     gather: AllGather
     einsum: Einsum
-    way: str = "bidirectional"
+    way: Way = "bidirectional"
     chunks: int = 1
 
 
@@ -95,7 +97,7 @@ class EinsumScatter:
 
     einsum: Einsum
     scatter: ReduceScatter
-    way: str = "bidirectional"
+    way: Way = "bidirectional"
     chunks: int = 1
 
 
@@ -107,10 +109,19 @@ class RotateEinsum:
     einsum: Einsum
 
 
+@dataclass(frozen=True, slots=True)
+class Automatic:
+    """The compiler's own: one einsum of whole arrays, and the layout that is wanted; it chooses what moves."""
+
+    operands: tuple[str, ...]
+    result: str
+    layout: Layout
+
+
 Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
 Fused = GatherEinsum | EinsumScatter | RotateEinsum
-Step = Collective | Slice | Einsum | Fused
-WAYS = ("ring", "bidirectional")
+Step = Collective | Slice | Einsum | Fused | Automatic
+WAYS: tuple[Way, Way] = ("ring", "bidirectional")
 
 
 def parts(step: Step) -> tuple[Step, ...]:
@@ -133,18 +144,26 @@ def product_of(step: Step) -> Einsum | None:
 
 def moved_axes(step: Step) -> Axes:
     """The mesh axes along which a step moves data; none where it moves nothing."""
-    found = (part.axes for part in parts(step) if not isinstance(part, Slice | Einsum))
-    return tuple(dict.fromkeys(axis for axes in found for axis in axes))
+    return tuple(dict.fromkeys(axis for part in collectives_of(step) for axis in part.axes))
+
+
+def collectives_of(step: Step) -> tuple[Collective, ...]:
+    """The collectives that a step is, or stands for."""
+    return tuple(part for part in parts(step) if isinstance(part, Collective))
 
 
 def consumed(step: Step) -> tuple[str, ...]:
     """The arrays that a step reads."""
+    if isinstance(step, Automatic):
+        return step.operands
     product = product_of(step)
     return product.operands if product is not None else (step.array,)  # type: ignore[union-attr]
 
 
 def touched(step: Step) -> str:
     """The array that a step makes or lays out anew."""
+    if isinstance(step, Automatic):
+        return step.result
     product = product_of(step)
     return product.result if product is not None else step.array  # type: ignore[union-attr]
 
@@ -170,6 +189,8 @@ def describe(step: Step) -> str:
             return f"slice {array} over {_listed(axes)} ({dim})"
         case Einsum(operands, result, dims):
             return f"einsum {' · '.join(operands)} -> {result}[{', '.join(dims)}]"
+        case GatherEinsum(gather, einsum, way, chunks) if len(einsum.operands) == 1:
+            return f"gather {gather.array} over {_listed(gather.axes)} ({gather.dim}) by a ring, {_ring(way, chunks)}"
         case GatherEinsum(gather, _, way, chunks):
             return f"multiply while gathering {gather.array} over {_listed(gather.axes)} ({gather.dim}), {_ring(way, chunks)}"
         case EinsumScatter(_, scatter, way, chunks):
@@ -177,6 +198,8 @@ def describe(step: Step) -> str:
         case RotateEinsum(gathers, _):
             turning = " and ".join(f"{gather.array} over {_listed(gather.axes)}" for gather in gathers)
             return f"multiply while rotating {turning}"
+        case Automatic():
+            return "the compiler's own choice"
         case _:
             assert_never(step)
 
@@ -204,6 +227,8 @@ def kind(step: Step) -> str:
             return "einsum-scatter"
         case RotateEinsum():
             return "rotate-einsum"
+        case Automatic():
+            return "automatic"
         case _:
             assert_never(step)
 

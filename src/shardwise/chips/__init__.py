@@ -67,10 +67,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """What a chip's own compiler makes of local products: the share of the peak reached, and how fast results leave."""
+    """What a chip's own compiler makes of local products: the share of the peak reached, how fast results leave, the start."""
 
     efficiency: Figure
     results_per_s: Figure
+    start_seconds: Figure
 
 
 Links = Torus | Switch | Memory
@@ -126,7 +127,9 @@ class Hardware:
         if self.clock_hz:
             rows.append(("clock Hz", self.clock_hz))
         if self.products:
-            rows += [("products share of peak", self.products.efficiency), ("results elements/s", self.products.results_per_s)]
+            rows += [
+                (f"products {name.replace('_', ' ')}", getattr(self.products, name)) for name in Products.__dataclass_fields__
+            ]
         return rows
 
     def __str__(self) -> str:
@@ -214,7 +217,7 @@ def read(text: str) -> Hardware:
         memory_bytes_per_s=figure("memory", "bytes_per_s"),
         links=links,
         clock_hz=figure("clock", "hz") if "clock" in table else None,
-        products=Products(figure("products", "efficiency"), figure("products", "results_per_s"))
+        products=Products(*(figure("products", name) for name in Products.__dataclass_fields__))
         if "products" in table
         else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
-from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.plan import Candidate, Problem, Ranking
 from shardwise.planning.prices import ITEM_BYTES
-from shardwise.steps import Einsum, Slice, kind
+from shardwise.planning.rings import gather_sends, scatter_sends
+from shardwise.steps import Automatic, Einsum, Fused, GatherEinsum, RotateEinsum, Slice, kind, touched
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -135,13 +136,31 @@ def planned_collectives(plan: Any) -> list[Planned]:
     planned: list[Planned] = []
     products: set[str] = set()
     for step, cost in zip(chosen.program.steps, chosen.estimate.steps, strict=True):
-        if isinstance(step, Einsum):
+        if isinstance(step, Automatic):
+            raise ShardwiseError("the compiler's own choice was never planned: there is nothing to hold it against")
+        if isinstance(step, Fused):
+            products.add(touched(step))
+            planned += _ring_sends(step, cost.wire_bytes, task)
+        elif isinstance(step, Einsum):
             products.add(step.result)
         elif cost.wire_bytes and not isinstance(step, Slice):
             axes = tuple(name for name, size in task.mesh.axes if name in step.axes and size > 1)
             dtype = (task.accumulated or task.dtype) if step.array in products else task.dtype
             planned.append(Planned(kind(step), axes, float(cost.wire_bytes), dtype))
     return planned
+
+
+def _ring_sends(step: Fused, wire_bytes: float, task: Problem) -> Iterator[Planned]:
+    """The permutes of a ring: on every hop each strand sends its part of a block."""
+    if isinstance(step, RotateEinsum):
+        raise ShardwiseError("a rotation's permutes are not held against the compiled ones yet: use assert_overlapped")
+    moving = step.gather if isinstance(step, GatherEinsum) else step.scatter
+    axes = tuple(name for name, size in task.mesh.axes if name in moving.axes and size > 1)
+    n = task.mesh.extent(axes)
+    dtype = task.dtype if isinstance(step, GatherEinsum) else (task.accumulated or task.dtype)
+    sends = gather_sends if isinstance(step, GatherEinsum) else scatter_sends
+    for share in sends(n, step.way, step.chunks):
+        yield Planned("collective-permute", axes, share * wire_bytes / (n - 1), dtype)
 
 
 def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int | None) -> None:

@@ -14,9 +14,13 @@ from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import rehearse
 from shardwise.compiled.targets.devices import mesh_of
 from shardwise.errors import CompileError, HardwareError
+from shardwise.layout import Axes
+from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Problem
+from shardwise.planning.prices import StepCost
+from shardwise.program import Program
 from shardwise.runtime.execute import planned_function
-from shardwise.steps import Fused
+from shardwise.steps import Automatic, Fused
 
 CONFIRMED = 3  # of the cheapest candidates; and the cheapest with and without overlap, where they are not among these
 
@@ -31,7 +35,8 @@ def confirmed(task: Problem, candidates: Sequence[Candidate], on: Any) -> tuple[
     if topology.chip is None:
         raise HardwareError(f"confirm={str(topology)!r}: it is not in the catalogue of hardware, so nothing times its schedule")
     made = {place: _timed(task, candidates[place], topology) for place in dict.fromkeys(_chosen(candidates))}
-    fast = sorted((each for each in made.values() if each.confirmed is not None), key=lambda each: each.seconds)
+    own = _own(task, candidates[0].program, topology)
+    fast = sorted([*own, *(each for each in made.values() if each.confirmed is not None)], key=lambda each: each.seconds)
     rest = [each for place, each in enumerate(candidates) if made.get(place, each).confirmed is None]
     return (*fast, *rest)
 
@@ -40,6 +45,37 @@ def _chosen(candidates: Sequence[Candidate]) -> Iterator[int]:
     yield from range(min(CONFIRMED, len(candidates)))
     hides = [any(isinstance(step, Fused) for step in candidate.program.steps) for candidate in candidates]
     yield from (hides.index(wanted) for wanted in (True, False) if wanted in hides)
+
+
+def _own(task: Problem, like: Program, topology: Topology) -> Iterator[Candidate]:
+    """What the compiler makes of one einsum and the layouts, where one einsum says it all and nothing is unreduced."""
+    layouts = [layout for _, layout in like.inputs]
+    if task.equation.via or task.overlap is not True or any(layout.unreduced for layout in (*layouts, like.result)):
+        return
+    if task.equation.result.free:
+        return
+    names = tuple(name for name, _ in like.inputs)
+    program = Program(task.mesh, like.inputs, (Automatic(names, like.output, like.result),), like.output)
+    try:
+        audit = rehearsed(task, Candidate(program, _nothing()), topology)
+    except (CompileError, TypeError, ValueError):
+        return
+    timeline = audit.timeline()
+    wire: dict[tuple[str, Axes], float] = {}
+    for collective in audit.collectives:
+        key = (collective.kind, collective.axes)
+        wire[key] = wire.get(key, 0.0) + collective.wire_bytes
+    seconds, flops, memory = timeline.step_seconds, audit.work.flops_per_device, audit.memory.peak if audit.memory else 0
+    moving = timeline.transfer_seconds
+    cost = StepCost(seconds, flops, sum(wire.values()), memory, moving, timeline.exposed_seconds)
+    hidden = timeline.exposed_seconds / moving if moving else 0.0
+    compute = seconds - timeline.exposed_seconds
+    estimate = Estimate(seconds, compute, moving, flops, wire, memory, hidden, audit.work.repeated or 1.0, (cost,))
+    yield Candidate(program, estimate, timeline)
+
+
+def _nothing() -> Estimate:
+    return Estimate(0.0, 0.0, 0.0, 0.0, {}, 0.0, 0.0, 1.0, (StepCost(0.0),))
 
 
 def rehearsed(task: Problem, candidate: Candidate, topology: Topology) -> Audit:

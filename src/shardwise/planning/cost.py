@@ -14,9 +14,11 @@ from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
     AllToAll,
+    Automatic,
     CollectivePermute,
     Einsum,
     EinsumScatter,
+    Fused,
     GatherEinsum,
     ReduceScatter,
     RotateEinsum,
@@ -48,6 +50,11 @@ class Estimate:
     exposed_fraction: float
     redundancy: float
     steps: tuple[StepCost, ...]
+
+    @property
+    def exposed_seconds(self) -> float:
+        """The communication that nothing hides."""
+        return self.exposed_fraction * self.communication_seconds
 
     @property
     def total_wire_bytes(self) -> float:
@@ -132,8 +139,8 @@ def _priced(
         case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):
             return StepCost(0.0, live_bytes=live)
         case _:
+            assert not isinstance(step, Fused | Automatic), "the compiler's own has no price before it is compiled"
             name = kind(step)
-            assert not isinstance(step, GatherEinsum | EinsumScatter | RotateEinsum)
             turned = turned_bytes(name, *_places(step, before[step.array].names), took[0], made)
             seconds = costs.collective(name, step.axes, took[0], made, turned)
             sent = wire_bytes(name, costs.mesh, step.axes, took[0], made)

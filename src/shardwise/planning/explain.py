@@ -9,7 +9,19 @@ from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Problem, Ranking, routes_of
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, Fused, ReduceScatter, Slice, consumed, describe, kind, moved_axes, touched
+from shardwise.steps import (
+    AllGather,
+    Automatic,
+    Einsum,
+    Fused,
+    ReduceScatter,
+    Slice,
+    consumed,
+    describe,
+    kind,
+    moved_axes,
+    touched,
+)
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -51,7 +63,7 @@ def summary(program: Program) -> str:
     for step in program.steps:
         if isinstance(step, Einsum):
             words.append("multiply" if len(step.operands) > 1 else "sum")
-        elif isinstance(step, Fused):
+        elif isinstance(step, Fused | Automatic):
             words.append(describe(step))
         else:
             dims = f" ({step.dim})" if isinstance(step, AllGather | ReduceScatter | Slice) else ""
@@ -65,7 +77,7 @@ def loses(best: Estimate, other: Estimate) -> str:
     if other.seconds <= best.seconds * 1.0005:
         return "as fast" + _memory_said(best, other)
     parts = []
-    extra_moving = other.communication_seconds - best.communication_seconds
+    extra_moving = other.exposed_seconds - best.exposed_seconds
     extra_compute = other.compute_seconds - best.compute_seconds
     if other.redundancy > best.redundancy * 1.01:
         parts.append(f"every product is computed {other.redundancy:.3g} times (+{seconds_text(extra_compute)})")
@@ -73,7 +85,8 @@ def loses(best: Estimate, other: Estimate) -> str:
         parts.append(f"slower local work (+{seconds_text(extra_compute)})")
     if extra_moving > 0.001 * best.seconds:
         more = other.total_wire_bytes - best.total_wire_bytes
-        what = f"{bytes_text(more)} more on the wire" if more > 0 else "slower collectives"
+        plain = "transfers that nothing hides" if best.exposed_fraction < 1 else "slower collectives"
+        what = f"{bytes_text(more)} more on the wire" if more > 0 else plain
         parts.append(f"{what} (+{seconds_text(extra_moving)})")
     if not parts:
         parts.append("more steps")
@@ -99,7 +112,7 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
         *(["  modelled from the schedules that the compiler made"] if best.confirmed is not None else []),
         "",
         f"The best, step by step ({seconds_text(best.estimate.seconds)}, of it "
-        f"{seconds_text(best.estimate.exposed_fraction * best.estimate.communication_seconds)} moving data that no compute hides; "
+        f"{seconds_text(best.estimate.exposed_seconds)} moving data that no compute hides; "
         f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
         *steps_text(best),
     ]
@@ -107,14 +120,14 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
 
 
 def _ranking(candidates: Sequence[Candidate]) -> list[str]:
-    rows = [("", "modelled", "moving", "FLOPs/device", "wire/device", "memory", "program", "")]
+    rows = [("", "modelled", "exposed", "FLOPs/device", "wire/device", "memory", "program", "")]
     for number, candidate in enumerate(candidates, 1):
         cost = candidate.estimate
         rows.append(
             (
                 f"{'>' if number == 1 else ' '}{number}",
                 seconds_text(candidate.seconds),
-                seconds_text(cost.communication_seconds),
+                seconds_text(cost.exposed_seconds),
                 f"{cost.flops:.3g}",
                 bytes_text(cost.total_wire_bytes),
                 bytes_text(cost.peak_memory_bytes),

@@ -42,8 +42,13 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
     """
     products = [place for place, step in enumerate(program.steps) if isinstance(step, Einsum)]
     forms = [[None, *_forms(program, place, sizes)] for place in products]
+    last = program.steps[-1] if program.steps else None
+    if isinstance(last, AllGather) and products:  # a ring writes each block where it belongs, while the next travels
+        names = program.states()[-1][last.array].names
+        alone = GatherEinsum(last, Einsum((last.array,), last.array, names))
+        forms.append([None, ("gather", {len(program.steps) - 1: alone})])
     for chosen in itertools.islice(itertools.product(*forms), 1, MOST_FORMS):
-        steps: list[Step | None] = list(program.steps)
+        steps: list[Step | tuple[Step, ...] | None] = list(program.steps)
         taken: set[int] = set()
         for form in chosen:
             if form is not None and not taken & form[1].keys():

@@ -88,7 +88,7 @@ def _timed(
 ) -> tuple[RingTime, float]:  # fmt: skip
     """The ring's time, and how long its transfers take in all; devices that share one host's cores hide nothing."""
     hop = costs.hop(axes)
-    moving = (n - 1) * hop.seconds(block)
+    moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
     if isinstance(costs.hardware.links, Memory):
         busy = simulate(n, way, chunks, hop, 0.0, multiply).product_seconds
         return RingTime(busy + moving, busy), moving

@@ -91,7 +91,7 @@ class Costs:
         if self.hardware.products is not None and flops:
             leaving = self.hardware.products.results_per_s.value / self.hardware.sharers(self.mesh)
             arithmetic /= self.hardware.products.efficiency.value
-            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
+            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving) + self.hardware.products.start_seconds.value
         if isinstance(self.hardware.links, Memory):
             # The product is computed before its pages are first written: both are paid.
             return self._launch() + max(arithmetic, self._memory(in_bytes, 0.0)) + self._memory(0.0, out_bytes)

@@ -61,6 +61,17 @@ def scatter_time(n: int, way: str, chunks: int, hop: Hop, block_bytes: float, pr
     return _extrapolated(n, lambda devices: _scatter(devices, way, chunks, _Lanes(hop, block_bytes), product))
 
 
+def gather_sends(n: int, way: str, chunks: int) -> list[float]:
+    """What every device sends in a gathering ring, hop by hop, as shares of a block."""
+    return [1 / chunks for _, _, hops in _strands(n, way, chunks) for _ in range(hops)]
+
+
+def scatter_sends(n: int, way: str, chunks: int) -> list[float]:
+    """What every device sends in a scattering ring, hop by hop, as shares of a block."""
+    count = chunks * (1 if way == "ring" else 2)
+    return [1 / count] * (count * (n - 1))
+
+
 def _extrapolated(n: int, simulate: Callable[[int], RingTime]) -> RingTime:
     if n <= SIMULATED:
         return simulate(n)
@@ -73,17 +84,21 @@ def _extrapolated(n: int, simulate: Callable[[int], RingTime]) -> RingTime:
     )
 
 
-def _gather(n: int, way: str, chunks: int, lanes: _Lanes, product: Callable[[float], float]) -> RingTime:
+def _strands(n: int, way: str, chunks: int) -> list[tuple[int, int, int]]:
+    """The parts of a block that go round on their own: the part's number, its way, and its hops."""
     near, opposite = (n - 1) // 2, (n - 1) % 2
-    share = 1 / chunks
-    strands: list[tuple[int, int, int]] = []  # the part, the way, the hops
+    strands: list[tuple[int, int, int]] = []
     for part in range(chunks):
         if way == "ring":
             strands.append((part, 1, n - 1))
         else:
             below = opposite * (2 * part < chunks)
             strands += [(part, 1, near + below), (part, -1, near + opposite - below)]
-    strands = [strand for strand in strands if strand[2]]
+    return [strand for strand in strands if strand[2]]
+
+
+def _gather(n: int, way: str, chunks: int, lanes: _Lanes, product: Callable[[float], float]) -> RingTime:
+    share, strands = 1 / chunks, _strands(n, way, chunks)
     arrivals = [lanes.send(one_way, share, 0.0) for _, one_way, _ in strands]
     now = busy = product(1.0)
     for hop in range(max((hops for *_, hops in strands), default=0)):

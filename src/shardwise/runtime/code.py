@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import keyword
+import sys
 from typing import assert_never
 
 from shardwise.layout import Axes, Layout
 from shardwise.program import Program, invarying_axes, rule
-from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step, touched
+from shardwise.runtime import code_rings
+from shardwise.runtime.lower import leaves_replicated
+from shardwise.steps import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Automatic,
+    CollectivePermute,
+    Einsum,
+    EinsumScatter,
+    GatherEinsum,
+    ReduceScatter,
+    RotateEinsum,
+    Slice,
+    Step,
+    product_of,
+    touched,
+)
+
+_RINGS = {GatherEinsum: "gather_einsum", EinsumScatter: "einsum_scatter", RotateEinsum: "rotate_einsum"}
+UNCHECKED = "# unchecked (check_vma): a ring makes the result equal on all of its devices, which JAX's types cannot see"
 
 
 def source(program: Program, title: str, function: str = "program") -> str:
     """Write a program as a module: a mesh, a local function, and the `shard_map` of it.
+
+    A product that is fused with a transfer calls a ring, which is written out before it.
 
     >>> from shardwise.mesh import Mesh
     >>> text = source(Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A"), "")
     >>> "lax.all_gather(a, 'x', axis=0, tiled=True, to='invarying')" in text
     True
     """
+    if any(isinstance(step, Automatic) for step in program.steps):
+        return _automatic(program, title, function)
     variables = _variables(program)
     states = program.states()
-    needs = invarying_axes(program)
+    typed = not leaves_replicated(program)
+    # Where types are not checked, what gathers as "invarying" would have the derivative of one device's copy alone.
+    needs = invarying_axes(program) if typed else [set[str]()] * len(program.steps)
     parameters = ", ".join(variables[name] for name, _ in program.inputs)
     body = []
     for step, before, need in zip(program.steps, states, needs, strict=False):
@@ -31,23 +58,60 @@ def source(program: Program, title: str, function: str = "program") -> str:
         returned = f"lax.pcast({returned}, {_axes(tuple(sorted(result.unreduced)))}, to='unreduced')"
     mesh_shape = tuple(size for _, size in program.mesh.axes)
     in_specs = "".join(f"{_spec(layout.on(program.mesh))}, " for _, layout in program.inputs)
+    helpers = _helpers(program)
+    mapped = f"local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(result)}"
+    modules = code_rings.imports(helpers)
+    own = [f"import {module}" for module in modules if module in sys.stdlib_module_names]
     lines = [
         f'"""{title}"""',
         "",
+        *own,
+        *([""] if own else []),
         "import jax",
         "import jax.numpy as jnp",
+        *(f"import {module}" for module in modules if module not in sys.stdlib_module_names),
         "from jax import lax",
         "from jax.sharding import PartitionSpec as P",
         "",
         f"mesh = jax.make_mesh({mesh_shape}, {program.mesh.names})",
         "",
         "",
+        *(f"{code_rings.text(name)}\n" for name in helpers),
         f"def local({parameters}):  # each argument is one device's shard",
         *(f"    {line}" for line in body),
         f"    return {returned}",
         "",
         "",
-        f"{function} = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(result)}))",
+        *([] if typed else [UNCHECKED]),
+        f"{function} = jax.jit(jax.shard_map({mapped}{'' if typed else ', check_vma=False'}))",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _automatic(program: Program, title: str, function: str) -> str:
+    """One einsum of whole arrays; the compiler chooses what moves."""
+    variables, layouts = _variables(program), program.states()[0]
+    names = [name for name, _ in program.inputs]
+    terms, _ = _terms(layouts, tuple(names), program.result.names)
+    arrays = ", ".join(variables[name] for name in names)
+    shape = tuple(size for _, size in program.mesh.axes)
+    auto = "axis_types=(jax.sharding.AxisType.Auto,) * " + str(len(shape))
+    lines = [
+        f'"""{title}: the compiler chooses what moves."""',
+        "",
+        "import jax",
+        "import jax.numpy as jnp",
+        "from jax.sharding import NamedSharding",
+        "from jax.sharding import PartitionSpec as P",
+        "",
+        f"mesh = jax.make_mesh({shape}, {program.mesh.names}, {auto})",
+        "",
+        "",
+        f"def local({arrays}):",
+        f"    return jnp.einsum({terms!r}, {arrays})",
+        "",
+        "",
+        f"{function} = jax.jit(local, out_shardings=NamedSharding(mesh, {_spec(program.result)}))",
     ]
     return "\n".join(lines) + "\n"
 
@@ -80,17 +144,62 @@ def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: d
             call = f"lax.dynamic_slice_in_dim({name}, {start}, {width}, axis={at(array, dim)})"
         case Einsum(operands, result, dims):
             name = variables[result]
-            letters = _letters(layouts, operands)
-            terms = ",".join("".join(letters[d] for d in layouts[array].names) for array in operands)
-            wanted = "".join(letters[d] for d in dims)
-            call = f"jnp.einsum({terms + '->' + wanted!r}, {', '.join(variables[array] for array in operands)})"
+            call = f"jnp.einsum({_terms(layouts, operands, dims)[0]!r}, {', '.join(variables[array] for array in operands)})"
+        case GatherEinsum(gather, einsum, way, chunks):
+            name = variables[einsum.result]
+            operands = (gather.array, *(array for array in einsum.operands if array != gather.array))
+            call = _ring_call("gather_einsum", layouts, operands, einsum, gather, way, chunks, variables)
+        case EinsumScatter(einsum, scatter, way, chunks):
+            name = variables[einsum.result]
+            call = _ring_call("einsum_scatter", layouts, einsum.operands, einsum, scatter, way, chunks, variables)
+        case RotateEinsum(gathers, einsum):
+            name = variables[einsum.result]
+            first, second = sorted(gathers, key=lambda gather: program.mesh.names.index(gather.axes[0]))
+            operands, axes = (first.array, second.array), (*first.axes, *second.axes)
+            terms, letters = _terms(layouts, operands, einsum.dims)
+            given = ", ".join(variables[array] for array in operands)
+            call = f"rotate_einsum({terms!r}, {given}, dim={letters[first.dim]!r}, axes={axes})"
+        case Automatic():
+            raise AssertionError("the compiler's own is no step of a local function")
         case _:
             assert_never(step)
     return f"{name} = {call}  # {_comment(step, layouts, program)}"
 
 
+def _ring_call(
+    helper: str, layouts: dict[str, Layout], operands: tuple[str, ...], einsum: Einsum, moved: AllGather | ReduceScatter,
+    way: str, chunks: int, variables: dict[str, str],
+) -> str:  # fmt: skip
+    terms, letters = _terms(layouts, operands, einsum.dims)
+    ways = "(1,)" if way == "ring" else "(1, -1)"
+    options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, ways={ways}{f', chunks={chunks}' if chunks > 1 else ''}"
+    return f"{helper}({terms!r}, {', '.join(variables[array] for array in operands)}, {options})"
+
+
+def _helpers(program: Program) -> list[str]:
+    """The rings that a program's steps call, and what those call, in the order in which they are written."""
+    found: set[str] = set()
+    for step in program.steps:
+        match step:
+            case GatherEinsum(gather=moved) | EinsumScatter(scatter=moved):
+                in_order = moved.axes == tuple(axis for axis in program.mesh.names if axis in moved.axes)
+                found |= {"shift" if in_order else "shift_in_any_order", _RINGS[type(step)]}
+            case RotateEinsum():
+                found.add(_RINGS[type(step)])
+    if "shift_in_any_order" in found:  # it takes them in the mesh's order, too
+        found.discard("shift")
+    return [name for name in code_rings.HELPERS if name in found]
+
+
 def _comment(step: Step, layouts: dict[str, Layout], program: Program) -> str:
     return f"{touched(step)}{rule(step, layouts, program.mesh)[touched(step)]}"
+
+
+def _terms(layouts: dict[str, Layout], operands: tuple[str, ...], dims: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """An einsum's subscripts, and the letter of each dimension in them."""
+    letters = _letters(layouts, operands)
+    terms = ",".join("".join(letters[dim] for dim in layouts[array].names) for array in operands)
+    return f"{terms}->{''.join(letters[dim] for dim in dims)}", letters
 
 
 def _letters(layouts: dict[str, Layout], operands: tuple[str, ...]) -> dict[str, str]:
@@ -106,8 +215,8 @@ def _letters(layouts: dict[str, Layout], operands: tuple[str, ...]) -> dict[str,
 
 
 def _variables(program: Program) -> dict[str, str]:
-    names = [name for name, _ in program.inputs] + [step.result for step in program.steps if isinstance(step, Einsum)]
-    reserved = {"jax", "jnp", "lax", "mesh", "local", "program", "p"}
+    names = [name for name, _ in program.inputs] + [product.result for step in program.steps if (product := product_of(step))]
+    reserved = {"jax", "jnp", "lax", "mesh", "local", "program", "p", *code_rings.HELPERS}
     variables: dict[str, str] = {}
     for name in names:
         wish = "".join(c if c.isalnum() or c == "_" else "_" for c in name.lower())

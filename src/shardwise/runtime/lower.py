@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from shardwise.layout import Axes, Layout
 from shardwise.program import Program, invarying_axes, unfused
@@ -23,6 +23,7 @@ from shardwise.steps import (
     AllGather,
     AllReduce,
     AllToAll,
+    Automatic,
     CollectivePermute,
     Einsum,
     EinsumScatter,
@@ -60,6 +61,8 @@ def lower(
     >>> tuple(lower(program, mesh)(sw.put(jnp.arange(8.0), "I_x", mesh)).sharding.spec)
     (None,)
     """
+    if any(isinstance(step, Automatic) for step in program.steps):
+        return _automatic(program, mesh, arithmetic)
     local = _Local(program, arithmetic, on_host=is_host(mesh), padded=padded or {}, sizes=sizes or {})
     partial = [layout.on(program.mesh).unreduced for _, layout in program.inputs]
     specs = [layout.on(program.mesh) for _, layout in program.inputs]
@@ -69,6 +72,25 @@ def lower(
     mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=result.spec, check_vma=typed)
     function = _peeled(mapped, specs, mesh) if any(partial) else mapped
     return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
+
+
+def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Callable[..., Any]:
+    """One einsum of whole arrays; the compiler chooses what moves."""
+    layouts = [layout for _, layout in program.inputs]
+    index = {dim: i for i, dim in enumerate(dict.fromkeys(dim for layout in layouts for dim in layout.names))}
+    terms = [[index[dim] for dim in layout.names] for layout in layouts]
+    out = [index[dim] for dim in program.result.names]
+    wanted = jax.sharding.NamedSharding(mesh, program.result.spec)
+    explicit = all(kind == AxisType.Explicit for kind in mesh.axis_types)
+    how: dict[str, Any] = {"precision": arithmetic.precision, "preferred_element_type": arithmetic.preferred_element_type}
+    how |= {"out_sharding": wanted} if explicit else {}
+
+    def function(*arrays: Any) -> Any:
+        given: list[Any] = [x for pair in zip(arrays, terms, strict=True) for x in pair]
+        made = jnp.einsum(*given, out, **how)
+        return made if explicit else lax.with_sharding_constraint(made, wanted)
+
+    return function
 
 
 def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) -> Callable[..., Any]:
@@ -202,9 +224,12 @@ class _Local:
                 return rings.einsum_scatter(values, terms, out, dim=self.names[scatter.dim], **over, **self.numbers)
             case RotateEinsum(gathers, einsum):
                 terms, out = self.terms(einsum, layouts)
-                axes = tuple(gather.axes[0] for name in einsum.operands for gather in gathers if gather.array == name)
-                n = tuple(self.program.mesh.axis_size(axis) for axis in axes)
+                first, second = sorted(gathers, key=lambda gather: einsum.operands.index(gather.array))
+                axes = first.axes[0], second.axes[0]
+                n = self.program.mesh.axis_size(axes[0]), self.program.mesh.axis_size(axes[1])
                 return rings.rotate_einsum(values, terms, out, dim=self.names[gathers[0].dim], axes=axes, n=n, **self.numbers)
+            case Automatic():
+                raise AssertionError("the compiler's own is no step of a local function")
             case _:
                 assert_never(step)
 

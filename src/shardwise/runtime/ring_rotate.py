@@ -8,7 +8,6 @@ device holds one shard of each operand, and passes it on when it has used it up.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Rotation:
     def pairs(self, k: int, holds: Callable[[Pair], int], needs: Callable[[Pair], int]) -> list[Pair] | None:
         """Who sends operand k to whom along its axis, by place in the grid; None where all have what they need."""
         found = []
-        for place in itertools.product(*map(range, self.sizes)):
+        for place in ((p, q) for p in range(self.sizes[0]) for q in range(self.sizes[1])):
             other = place[1 - k]
             source = next(p for p in range(self.sizes[k]) if holds(_place(k, p, other)) == needs(place))
             found.append((self.number(_place(k, source, other)), self.number(place)))
@@ -91,7 +90,8 @@ def _place(k: int, along: int, other: int) -> Pair:
 
 def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
     """Multiply and pass on, the next shards on their way while the present ones are multiplied."""
-    dtype, total = job.numbers.of_result(operands), None
+    dtype = job.numbers.of_result(operands)
+    total: Any = None
     held = [job.moved(array, k, None, 0) for k, array in enumerate(operands)]
     for step in range(job.steps):
         coming = _passed_on(job, held, step, step + 1) if step + 1 < job.steps else held

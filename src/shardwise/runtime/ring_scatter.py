@@ -101,7 +101,8 @@ class _Run:
 
     def summand(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
         """This device's product for one part of one block, added to the sum that arrived; made after `last`."""
-        job, operands, total = self.job, self.operands, None
+        job, operands = self.job, self.operands
+        total: Any = None
         if arrived is not None:  # a product that waits for the sum takes the addition in
             arrived, operands, _ = lax.optimization_barrier((arrived, operands, last))
         for wanted, arrays in zip(job.products, operands, strict=True):

@@ -1,0 +1,171 @@
+"""Fused programs as plain source: what `Plan.code()` writes is the einsum, has its derivative, and needs no Shardwise."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.errors import PlanError
+from shardwise.mesh import Mesh
+from shardwise.planning.fuse import names_of
+from shardwise.program import Program
+from shardwise.runtime.code import source
+from shardwise.runtime.lower import leaves_replicated
+from shardwise.steps import AllGather, Einsum, EinsumScatter, GatherEinsum, ReduceScatter
+
+# Every one can be gathered for, one way and both, or be turned to where it is scattered; one can rotate, too.
+EQUATIONS = {
+    "D6, gathered": ("A[I_x, J] · B[J, K] -> C[I, K]", "x"),
+    "D7, a block of each operand": ("A[I_x, J] · Y[P_x, J, K] -> C[P_x, I, K]", "x"),
+    "D8, scattered": ("A[I, J_x] · B[J_x, K] -> C[I_x, K]", "x"),
+    "D8, summed": ("A[I, J_x] · B[J_x, K] -> C[I, K]", "x"),
+    "D10, both operands": ("A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]", "xy"),
+    "up": ("X[B_x, D] · W[D, F_x] -> H[B, F_x]", "x"),
+    "weights": ("A[B_x, D] · W[D_x, F] -> C[B_x, F]", "x"),
+}
+MESHES = {"x": ["x=2", "x=3", "x=4"], "xy": ["x=2, y=2", "x=2, y=3", "x=2, y=4"]}
+CASES = [
+    (name, mesh, way)
+    for name, (_, kind) in EQUATIONS.items()
+    for mesh, way in itertools.product(MESHES[kind], ["ring", "bidirectional", "scatter", "rotate"][: 3 + (kind == "xy")])
+]
+SIZE = 24
+
+
+def drawn(equation: str, size: int = SIZE) -> list[np.ndarray]:
+    """Small whole numbers, whose products every order of addition sums exactly."""
+    random = np.random.default_rng(0)
+    shapes = [[size] * len(operand.dims) for operand in sw.parse(equation).operands]
+    return [random.integers(-4, 4, shape).astype("float32") for shape in shapes]
+
+
+def whole(equation: str):
+    terms, numbers = sw.parse(equation), {}
+    letters = ["".join(chr(97 + numbers.setdefault(dim, len(numbers))) for dim in term.dims) for term in terms.operands]
+    out = "".join(chr(97 + numbers[dim]) for dim in terms.result.dims)
+    return lambda *arrays: jnp.einsum(f"{','.join(letters)}->{out}", *arrays, precision="highest")
+
+
+def executed(text: str, program: Program, arrays: list[np.ndarray]) -> tuple:
+    """The program that the source makes, and the arrays placed as it wants them."""
+    names: dict = {}
+    exec(text, names)
+    specs = [layout.on(program.mesh).spec for _, layout in program.inputs]
+    placings = [jax.sharding.NamedSharding(names["mesh"], spec) for spec in specs]
+    return names["program"], [jax.device_put(a, placing) for a, placing in zip(arrays, placings, strict=True)], names["mesh"]
+
+
+def assert_is_einsum(equation: str, program: Program, derivative: bool = False, size: int = SIZE) -> None:
+    text, arrays = source(program, equation), drawn(equation, size)
+    assert "shardwise" not in text
+    assert ("check_vma=False" in text) == leaves_replicated(program)
+    function, placed, mesh = executed(text, program, arrays)
+    wanted = np.asarray(whole(equation)(*arrays))
+    made = function(*placed)
+    for shard in made.addressable_shards:  # every copy, where there are several
+        np.testing.assert_array_equal(shard.data, wanted[shard.index], err_msg=text)
+    if derivative:
+        weights = np.random.default_rng(1).integers(-4, 4, wanted.shape).astype("float32")
+        with jax.set_mesh(mesh):
+            cotangent = jax.device_put(weights, made.sharding)
+            found = jax.jit(lambda ct, *given: jax.vjp(function, *given)[1](ct))(cotangent, *placed)
+        for one, other in zip(found, jax.vjp(whole(equation), *arrays)[1](weights), strict=True):
+            # Where types are unchecked, JAX divides the cotangent of a copy by the number of copies, and adds them up.
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3, err_msg=text)
+
+
+@pytest.mark.parametrize(("name", "mesh", "way"), CASES)
+def test_the_source_of_a_fused_program_is_the_einsum(name, mesh, way):
+    equation, _ = EQUATIONS[name]
+    plan = sw.plan(equation, sizes=dict.fromkeys(sw.parse(equation).dims, SIZE), mesh=mesh, dtype="float32", overlap=way)
+    program = plan.best.program
+    assert any(way in names_of(step) for step in program.steps)
+    assert_is_einsum(equation, program, derivative=not mesh.endswith("=2"))
+
+
+@pytest.mark.parametrize("name", [name for name, (_, kind) in EQUATIONS.items() if kind == "x"])
+def test_what_is_split_over_one_axis_does_not_rotate(name):
+    equation, _ = EQUATIONS[name]
+    sizes = dict.fromkeys(sw.parse(equation).dims, SIZE)
+    with pytest.raises(PlanError, match="'rotate': no program of this equation has it"):
+        sw.plan(equation, sizes=sizes, mesh="x=4", dtype="float32", overlap="rotate")
+
+
+GATHERED = AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))
+SUMMED = AllGather("B", "J", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))
+SCATTERED = Einsum(("A", "B"), "C", ("I", "K")), ReduceScatter("C", "I", ("x",))
+CHUNKED = {
+    "A[I_x, J] · B[J, K] -> C[I, K]": lambda way, chunks: GatherEinsum(*GATHERED, way, chunks),
+    "A[I_x, J] · B[J_x, K] -> C[I_x, K]": lambda way, chunks: GatherEinsum(*SUMMED, way, chunks),
+    "A[I, J_x] · B[J_x, K] -> C[I_x, K]": lambda way, chunks: EinsumScatter(*SCATTERED, way, chunks),
+}
+
+
+@pytest.mark.parametrize("equation", CHUNKED)
+@pytest.mark.parametrize(("way", "chunks"), [("ring", 2), ("bidirectional", 3), ("bidirectional", 100)])
+@pytest.mark.parametrize("n", [3, 4])
+def test_chunks_that_do_and_do_not_divide_a_block(equation, way, chunks, n):
+    inputs = tuple((operand.name, operand.layout) for operand in sw.parse(equation).operands)
+    program = Program(Mesh.parse(f"x={n}"), inputs, (CHUNKED[equation](way, chunks),), "C")
+    assert_is_einsum(equation, program, size=5 * n)
+
+
+@pytest.mark.parametrize("axes", [("x", "y"), ("y", "x")])
+def test_a_ring_over_two_axes_in_either_order(axes):
+    split = "{" + ",".join(axes) + "}"
+    for equation, step in {
+        f"A[I_{split}, J] · B[J, K] -> C[I, K]": GatherEinsum(AllGather("A", "I", axes), GATHERED[1]),
+        f"A[I, J_{split}] · B[J_{split}, K] -> C[I_{split}, K]": EinsumScatter(SCATTERED[0], ReduceScatter("C", "I", axes)),
+    }.items():
+        inputs = tuple((operand.name, operand.layout) for operand in sw.parse(equation).operands)
+        assert_is_einsum(equation, Program(Mesh.parse("x=2, y=3"), inputs, (step,), "C"), derivative=True)
+
+
+def test_operands_rotate_in_either_order_of_the_axes():
+    equation = "A[I_y, J_x] · B[J_y, K_x] -> C[I_y, K_x]"
+    plan = sw.plan(equation, sizes={"I": 24, "J": 24, "K": 24}, mesh="x=2, y=4", dtype="float32", overlap="rotate")
+    assert_is_einsum(equation, plan.best.program, derivative=True)
+
+
+def test_arrays_may_have_the_names_of_the_rings():
+    equation = "shift[I_x, J] · gather_einsum[J, K] -> np[I, K]"
+    plan = sw.plan(equation, sizes={"I": 8, "J": 8, "K": 8}, mesh="x=4", dtype="float32", overlap="ring")
+    assert_is_einsum(equation, plan.best.program)
+
+
+def test_only_the_rings_that_are_called_are_written():
+    sizes, heads = (
+        {"I": 24, "J": 24, "K": 24},
+        ["def shift(", "def gather_einsum(", "def einsum_scatter(", "def rotate_einsum("],
+    )
+    wanted = {"ring": heads[:2], "scatter": [heads[0], heads[2]], "rotate": heads[3:]}
+    for way, found in wanted.items():
+        equation = "A[I, J_x] · B[J_x, K] -> C[I_x, K]" if way == "scatter" else EQUATIONS["D10, both operands"][0]
+        text = sw.plan(equation, sizes=sizes, mesh="x=2, y=2", overlap=way).code()
+        assert [head for head in heads if head in text] == found
+        assert ("import math" in text) == (way == "rotate")
+
+
+WITHOUT = """
+import sys
+sys.modules["shardwise"] = None  # importing it fails
+exec(sys.stdin.read())
+import numpy as np
+a, b = np.arange(96.0).reshape(12, 8), np.arange(64.0).reshape(8, 8)
+place = lambda x, *spec: jax.device_put(x.astype("float32"), jax.NamedSharding(mesh, P(*spec)))
+np.testing.assert_array_equal(program(place(a, "x", "y"), place(b, "x", "y")), a @ b)
+"""
+
+
+@pytest.mark.parametrize("way", ["ring", "scatter", "rotate"])
+def test_the_source_runs_where_there_is_no_shardwise(way):
+    plan = sw.plan(EQUATIONS["D10, both operands"][0], sizes={"I": 12, "J": 8, "K": 8}, mesh="x=2, y=4", overlap=way)
+    done = subprocess.run([sys.executable, "-c", WITHOUT], input=plan.code(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
