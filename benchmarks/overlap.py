@@ -142,7 +142,8 @@ def head(kept: Kept) -> Iterator[str]:
     yield (
         "*own* is `jax.jit` with layouts of arguments and result, and Auto axes; *textbook* an unrolled ring of `ppermute` "
         "into zeros; *ours* Shardwise's choice, planned on the topology and confirmed by compiling its first candidates. "
-        "*estimate* is what the cost model said of it before. *hidden* are the permutes with a product between start and end. "
+        "*estimate / timeline* is what the cost model said, before compiling, of the fastest program that the planner priced "
+        "(not the compiler's own, where that is chosen), beside its timeline. *hidden* are the permutes with a product between start and end. "
         "*compute / matmul* compares with one matmul on one device of the same shards and FLOPs; *temporary / gathered* with "
         "the same program, whose gathers are done before the products. *bound* is max(compute of that matmul, wire bytes / "
         "bandwidth of all links that the axis may use): of the form that the equation spells out, or of a better one of the "

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from shardwise.planning.plan import Candidate, Problem
 from shardwise.planning.prices import einsum_flops
 from shardwise.program import Program, unfused
 from shardwise.session import progress
-from shardwise.steps import Einsum
+from shardwise.steps import Automatic, Einsum
 
 PAIRED = 2  # of each product's candidates, put together for the gradient of a pair
 
@@ -84,34 +84,46 @@ def _write(path: str, target: str, rows: list[Row]) -> None:
 def measured(case: Case) -> Row:
     """Plan a case and confirm the plan, and compile what it is compared with."""
     from shardwise.compiled.compiling import rehearse
-    from shardwise.compiled.confirming import rehearsed
+    from shardwise.compiled.confirming import rehearsed, tried
     from shardwise.compiled.targets.devices import mesh_of
     from shardwise.measure import rivals
 
     topology = Topology.parse(case.target)
-    plan = _planned(overlap.KINDS[case.kind], case.sizes, topology)
-    task, chosen = plan.task, plan.best
+    equation = overlap.KINDS[case.kind]
+    plan = _planned(equation, case.sizes, topology)
+    task, plains = plan.task, _planned(equation, case.sizes, topology, overlap=False).candidates
     mesh = rivals.on_auto(mesh_of(topology, task.mesh))
     args = rivals.shapes(task.equation.operands, case.sizes, mesh)
     own = ran(rehearse(rivals.own(task.equation, mesh), *args, on=topology))
     book = ran(rehearse(rivals.textbook(case.kind, task.equation, mesh), *args, on=topology))
-    ours = ran(rehearsed(task, chosen, topology))
-    plain = unfused(chosen.program)
-    whole = ours if plain == chosen.program else ran(rehearsed(task, Candidate(plain, chosen.estimate), topology))
-    matmul = local_seconds(task, chosen.program, topology)
-    others = _planned(overlap.KINDS[case.kind], case.sizes, topology, overlap=False)
-    written, best = overlap.bounds(task, case.kind, others.candidates, matmul, chosen.estimate.flops)
+    compiled = {candidate.program: (candidate, ran(audit)) for candidate, audit in tried(task, plan.candidates, topology)}
+    chosen, ours = next(iter(compiled.values()))
+    priced, as_compiled = next((c, run) for c, run in compiled.values() if not _automatic(c.program))
+    plain = _plain(chosen, plains)
+    whole = compiled[plain][1] if plain in compiled else ran(rehearsed(task, Candidate(plain, chosen.estimate), topology))
+    matmul = local_seconds(task, plain, topology)
+    written, best = overlap.bounds(task, case.kind, plains, matmul, chosen.estimate.flops)
     return Row(
-        case.target, case.kind, case.size, summary(chosen.program), own, book, ours, whole,
-        *map(_microseconds, (chosen.estimate.seconds, matmul, written, best)),
+        target=case.target, kind=case.kind, size=case.size, program=summary(chosen.program),
+        own=own, textbook=book, ours=ours, plain=whole,
+        priced=as_compiled.step, estimate=_microseconds(priced.estimate.seconds),
+        local=_microseconds(matmul), written_bound=_microseconds(written), best_bound=_microseconds(best),
     )  # fmt: skip
 
 
+def _automatic(program: Program) -> bool:
+    return any(isinstance(step, Automatic) for step in program.steps)
+
+
+def _plain(chosen: Candidate, plains: Sequence[Candidate]) -> Program:
+    """A program with nothing fused; of the compiler's own, the planner's with as many FLOPs."""
+    if not _automatic(chosen.program):
+        return unfused(chosen.program)
+    return min(plains, key=lambda each: abs(each.estimate.flops - chosen.estimate.flops)).program
+
+
 def _planned(equation: str, sizes: dict[str, int], topology: Topology, overlap: bool = True) -> api.Plan:
-    """The plan on a topology; with overlap its first candidates are compiled, and ranked by their timelines."""
-    on = str(topology)
-    confirm = on if overlap else None
-    return api.plan(equation, sizes=sizes, mesh={"x": topology.size}, hardware=on, overlap=overlap, confirm=confirm)
+    return api.plan(equation, sizes=sizes, mesh={"x": topology.size}, hardware=str(topology), overlap=overlap)
 
 
 def ran(audit: Any) -> Ran:

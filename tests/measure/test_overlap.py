@@ -27,7 +27,7 @@ def ran(step: float, **other: float) -> Ran:
 def row(own: float = 200.0, ours: float = 100.0, estimate: float = 90.0, **other: float) -> Row:
     bounds = {"written_bound": 90.0, "best_bound": 80.0} | other
     book, plain = ran(400.0), ran(150.0, permutes=0, hidden=0)
-    return Row("v5e:2x4", "AG", "8x8x8", "ring", ran(own), book, ran(ours), plain, estimate, 60.0, **bounds)
+    return Row("v5e:2x4", "AG", "8x8x8", "ring", ran(own), book, ran(ours), plain, 100.0, estimate, 60.0, **bounds)
 
 
 def task(kind: str, target: str = "v5e:2x4", n: int = 8) -> Problem:

@@ -56,7 +56,8 @@ class Row:
     """One case: the compiler's own, the textbook ring, and Shardwise's choice; times in microseconds.
 
     Attributes:
-        estimate: what the cost model said of the chosen program before it was compiled.
+        estimate: what the cost model said, before it was compiled, of the fastest program that the planner priced: the
+            chosen one, or the next where that is the compiler's own. `priced` is what its timeline says.
         local: the compute of one matmul on one device of the same shards and FLOPs as in the chosen program.
         plain: the chosen program with nothing fused: gather, then multiply; itself where it has no ring.
         written_bound: max(compute, wire) of the program that the equation spells out: A or B gathered, or C scattered.
@@ -71,6 +72,7 @@ class Row:
     textbook: Ran
     ours: Ran
     plain: Ran
+    priced: float
     estimate: float
     local: float
     written_bound: float
@@ -93,7 +95,7 @@ class Row:
     @property
     def agreement(self) -> float:
         """The estimate, as a share of the timeline."""
-        return self.estimate / self.ours.step
+        return self.estimate / self.priced
 
     @property
     def agrees(self) -> bool:
@@ -225,7 +227,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 # Rows as text.
 
 HEAD = (
-    "kind", "I x J x K", "own µs", "textbook µs", "ours µs", "own / ours", "estimate µs", "exposed µs", "hidden",
+    "kind", "I x J x K", "own µs", "textbook µs", "ours µs", "own / ours", "estimate / timeline µs", "exposed µs", "hidden",
     "compute / matmul", "temporary / gathered", "bound µs", "ours / bound", "chosen program",
 )  # fmt: skip
 
@@ -233,11 +235,11 @@ HEAD = (
 def cells(row: Row) -> tuple[str, ...]:
     """A row of the table, as `HEAD` names it."""
     mib = 2**20
+    temporaries = f"{row.ours.temporary_bytes / mib:.0f} / {row.plain.temporary_bytes / mib:.0f} MiB"
     return (
         row.kind, row.size, f"{row.own.step:.0f}", f"{row.textbook.step:.0f}", f"{row.ours.step:.0f}", f"{row.gain:.2f}",
-        f"{row.estimate:.0f}", f"{row.ours.exposed:.0f}", hidden(row.ours), f"{row.ours.compute / row.local:.2f}",
-        f"{row.ours.temporary_bytes / mib:.0f} / {row.plain.temporary_bytes / mib:.0f} MiB", f"{row.bound:.0f}",
-        f"{row.ours.step / row.bound:.2f}", row.program,
+        f"{row.estimate:.0f} / {row.priced:.0f}", f"{row.ours.exposed:.0f}", hidden(row.ours),
+        f"{row.ours.compute / row.local:.2f}", temporaries, f"{row.bound:.0f}", f"{row.ours.step / row.bound:.2f}", row.program,
     )  # fmt: skip
 
 
