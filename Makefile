@@ -14,7 +14,7 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench fuzz soak golden clean
+.PHONY: help setup demo test test-fast lint format bench bench-overlap fuzz soak golden clean
 
 help:
 	@echo "make setup       a virtual environment in $(VENV) with Shardwise and its tools (the others call it)"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint        ruff, pyrefly and the floors of the house"
 	@echo "make format      ruff's fixes and format"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
+	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; about 45 minutes)"
 	@echo "make fuzz        20,000 random equations on the NumPy oracle"
 	@echo "make soak        a long run that watches memory and caches"
 	@echo "make golden      compiles the golden corpus (needs libtpu and the CUDA plugin: pip install 'jax[tpu]' jax-cuda13-plugin nvidia-cuda-nvcc)"
@@ -62,6 +63,9 @@ format: $(READY)
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.run
+
+bench-overlap: $(READY)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.overlap --fresh
 
 fuzz: $(READY)
 	@$(BIN)/python -m benchmarks.fuzz --count 20000

@@ -1,237 +1,231 @@
-"""Collective matmul against the compiler's own, modelled from the schedule that a TPU's real compiler makes; nothing runs.
+"""Plans that hide transfers behind products against the compiler's own, on every target; nothing runs.
 
-    python -m benchmarks.overlap --on v5e:2x4,v6e:2x4 --kinds AG,RS --sizes 16384x1024x2048 --json overlap.json
+    python -m benchmarks.overlap --on v5e:2x4,v6e:2x4
 
-For each case a row per variant: the modelled step, what of it waits for transfers, what computes, temporary memory.
-The bound is max(compute of the fused local matmul, wire bytes / bandwidth) of the better algorithm.
+Written to docs/benchmarks/overlap.md and overlap.json, after every target; cases that the JSON holds are not compiled
+again, unless with --fresh. A target's cases are those of `shardwise bench-overlap --on TARGET`, and a gradient.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from shardwise.compiled.lock import Made
+from shardwise.errors import ShardwiseError
+from shardwise.evidence import start, versions
+from shardwise.measure.overlap import (
+    HEAD,
+    KINDS,
+    MODELLED,
+    SIZES,
+    TARGETS,
+    Case,
+    Pair,
+    Row,
+    cases,
+    cells,
+    facts_of,
+    hidden,
+    pair_of,
+    row_of,
+    sentences,
+    summarised,
+)
+from shardwise.overlapping import measured, measured_pair
 
-import shardwise as sw
-from shardwise.chips.links import pricer
-from shardwise.chips.placing import mesh_order, physical_routes
-from shardwise.chips.topology import Topology
-from shardwise.runtime.rings import einsum_scatter, gather_einsum
-
-TARGETS = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2", "v7x:2x2x1", "v4:2x2x2", "v5e:4x4", "v6e:4x4")
-SIZES = ("16384x1024x2048", "8192x8192x28672", "8192x28672x8192", "8192x8192x8192", "4096x16384x53248")
-SPECS = {  # of A[I, J], B[J, K] and C[I, K]
-    "AG": (("x", None), (None, None), (None, None)),
-    "TP-up": (("x", None), (None, "x"), (None, "x")),
-    "RS": ((None, "x"), ("x", None), ("x", None)),
-    "weights": (("x", None), ("x", None), ("x", None)),
-}
-RINGS = ("ring", "ring/2", "bidirectional", "bidirectional/2", "last by ring", "last by ring/2")
-LAST = ("gather last", "last by ring", "last by ring/2")  # of AG alone: multiply, then gather the result
-PLAIN = ("own", "textbook", "plain", "gather last")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One variant of one case, in microseconds and bytes."""
-
-    target: str
-    kind: str
-    size: str
-    variant: str
-    step: float
-    exposed: float
-    compute: float
-    transfer: float
-    temporaries: int
-    permutes: int
-    hidden: int
+FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
+PAIR = {"I": 8192, "J": 4096, "F": 16384}  # rows, model, hidden
+PAIRED = ("v5e:2x4", "v6e:2x4")  # where the gradient of a pair is compiled too: its rings take minutes
 
 
 def main() -> None:
-    """Compile what the arguments ask for, and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--on", default=",".join(TARGETS))
-    parser.add_argument("--kinds", default=",".join(SPECS))
-    parser.add_argument("--sizes", default=",".join(SIZES))
-    parser.add_argument("--variants", default=",".join(PLAIN + RINGS))
-    parser.add_argument("--json", type=Path, help="where rows are kept; those that are there are not compiled again")
+    parser.add_argument("--on", default=",".join(TARGETS), help="targets with commas (default: all)")
+    parser.add_argument("--fresh", action="store_true", help="compile again what the JSON holds")
+    parser.add_argument("--page", action="store_true", help="compile nothing: write the page from the JSON")
     given = parser.parse_args()
-    rows = [Row(**row) for row in json.loads(given.json.read_text())] if given.json and given.json.exists() else []
-    for target, kind, size in cases(given):
-        for variant in ("local", *given.variants.split(",")):
-            if variant in LAST and kind != "AG":
-                continue
-            if not any((r.target, r.kind, r.size, r.variant) == (target, kind, size, variant) for r in rows):
-                rows.append(measured(target, kind, size, variant))
-        if given.json:
-            given.json.write_text(json.dumps([asdict(row) for row in rows], indent=0))
-        report([row for row in rows if (row.target, row.kind, row.size) == (target, kind, size)])
-    for target in given.on.split(","):
-        summary(target, [row for row in rows if row.target == target])
+    kept = Kept(FOLDER / "overlap.json")
+    targets = [] if given.page else given.on.split(",")
+    start([Made("benchmarks.overlap", on=target) for target in targets])
+    for target in targets:
+        if given.fresh:
+            kept.forget(target)
+        compile_cases(target, kept)
+        if target in PAIRED and not any(pair.target == target for pair in kept.pairs):
+            began = time.perf_counter()
+            kept.pairs.append(measured_pair(target, PAIR))
+            kept.took(target, began)
+        kept.write()
+        (FOLDER / "overlap.md").write_text(page(kept), encoding="utf-8")
+    (FOLDER / "overlap.md").write_text(page(kept), encoding="utf-8")
 
 
-def cases(given: Any) -> Iterator[tuple[str, str, str]]:
-    for target in given.on.split(","):
-        for size in given.sizes.split(","):
-            for kind in given.kinds.split(","):
-                yield target, kind, size
+class Kept:
+    """What has been compiled: rows, pairs, faults, and the seconds that each target took."""
+
+    def __init__(self, path: Path) -> None:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self.path = path
+        self.versions: dict[str, str] = found.get("versions", {})
+        self.seconds: dict[str, float] = found.get("seconds", {})
+        self.faults: dict[str, str] = found.get("faults", {})
+        self.rows: list[Row] = [row_of(facts) for facts in found.get("rows", [])]
+        self.pairs: list[Pair] = [pair_of(facts) for facts in found.get("pairs", [])]
+
+    def forget(self, target: str) -> None:
+        self.rows = [row for row in self.rows if row.target != target]
+        self.pairs = [pair for pair in self.pairs if pair.target != target]
+        self.faults = {name: why for name, why in self.faults.items() if not name.startswith(target)}
+        self.seconds.pop(target, None)
+
+    def took(self, target: str, began: float) -> None:
+        self.seconds[target] = round(self.seconds.get(target, 0.0) + time.perf_counter() - began, 1)
+
+    def write(self) -> None:
+        facts: dict[str, Any] = {"times": f"microseconds, {MODELLED}", "versions": self.versions, "seconds": self.seconds}
+        facts |= {"faults": self.faults, "rows": [facts_of(row) for row in self.rows]}
+        facts |= {"pairs": [facts_of(pair) for pair in self.pairs]}
+        self.path.write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-def measured(target: str, kind: str, size: str, variant: str) -> Row:
-    """Compile one variant for the target, and replay its schedule."""
-    n = Topology.parse(target).size
-    rows, inner, columns = map(int, size.split("x"))
-    mesh = Mesh(np.array(jax.devices()[:n]), ("x",), axis_types=(AxisType.Auto,))
-    of_a, of_b, of_c = (PartitionSpec(*spec) for spec in SPECS[kind])
-    if variant == "local":
-        of_a, of_b, of_c = local_specs(kind)
-    shapes = (((rows, inner), of_a), ((inner, columns), of_b))
-    args = [jax.ShapeDtypeStruct(s, jnp.bfloat16, sharding=NamedSharding(mesh, spec)) for s, spec in shapes]
-    if variant == "own":
-        shardings = [NamedSharding(mesh, spec) for spec in (of_a, of_b, of_c)]
-        function = jax.jit(lambda a, b: a @ b, in_shardings=tuple(shardings[:2]), out_shardings=shardings[2])
-    else:
-        body = shard_function(kind, variant, n)
-        function = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(of_a, of_b), out_specs=of_c, check_vma=False))
-    audit = sw.rehearse(function, *args, on=target)
-    line = audit.timeline()
-    permutes = [c for c in audit.collectives if c.kind == "collective-permute"]
-    seconds = (line.step_seconds, line.exposed_seconds, line.compute_seconds, line.transfer_seconds)
-    return Row(
-        target, kind, size, variant, *(round(s * 1e6, 2) for s in seconds), audit.memory.temporaries if audit.memory else 0,
-        len(permutes), sum(1 for c in permutes if c.hidden_by),
-    )  # fmt: skip
+def compile_cases(target: str, kept: Kept) -> None:
+    """Compile what of a target's cases is not kept yet; one that fails is said, and the others go on."""
+    held = {row.case for row in kept.rows}
+    for case in cases(target):
+        if case in held:
+            continue
+        began = time.perf_counter()
+        try:
+            row = measured(case)
+        except ShardwiseError as error:
+            kept.faults[named(case)] = str(error).splitlines()[0]
+            print(f"{named(case)}: {error}", flush=True)
+        else:
+            kept.rows.append(row)
+            print(f"{target}  {'  '.join(cells(row))}  ({time.perf_counter() - began:.0f} s)", flush=True)
+        kept.versions = versions(target)
+        kept.took(target, began)
+        kept.write()
 
 
-def local_specs(kind: str) -> tuple[PartitionSpec, ...]:
-    """Layouts in which nothing has to be sent for the products that one device makes."""
-    spec = PartitionSpec
-    match kind:
-        case "AG":
-            return spec(), spec(), spec()
-        case "TP-up":
-            return spec(), spec(None, "x"), spec(None, "x")
-        case "RS":  # the shards of the contracted dimension, as if they were all of it
-            return spec(None, "x"), spec("x"), spec()
-        case _:
-            return spec("x"), spec(), spec("x")
+def named(case: Case) -> str:
+    return f"{case.target} {case.kind} {case.size}"
 
 
-def shard_function(kind: str, variant: str, n: int) -> Callable[..., Any]:
-    """What one device does with its shards of A and B."""
-    gathered, dim = (1, "J") if kind == "weights" else (0, "I")
-    match variant, kind:
-        case "local", _:
-            return lambda a, b: a @ b
-        case "plain", "RS":
-            return lambda a, b: lax.psum_scatter(a @ b, "x", tiled=True)
-        case "plain", "weights":
-            return lambda a, b: a @ lax.all_gather(b, "x", tiled=True)
-        case "plain", _:
-            return lambda a, b: lax.all_gather(a, "x", tiled=True) @ b
-        case "gather last", _:
-            return lambda a, b: lax.all_gather(a @ b, "x", tiled=True)
-        case (("last by ring" | "last by ring/2"), _):
-            last: Any = {"gathered": 0, "dim": "I", "axes": "x", "n": n, "chunks": 2 if variant.endswith("2") else 1}
-            return lambda a, b: gather_einsum([a @ b], ["IK"], "IK", **last)
-        case "textbook", _:
-            return lambda a, b: textbook(kind, a, b, n)
-    way, _, chunks = variant.partition("/")
-    options: Any = {"dim": dim, "axes": "x", "n": n, "way": way, "chunks": int(chunks or 1)}
-    if kind == "RS":
-        return lambda a, b: einsum_scatter([a, b], ["IJ", "JK"], "IK", **options)
-    return lambda a, b: gather_einsum([a, b], ["IJ", "JK"], "IK", gathered=gathered, **options)
+# The page.
 
 
-def textbook(kind: str, a: Any, b: Any, n: int) -> Any:
-    """A ring as teaching documents have it: unrolled, into zeros, in whatever order the compiler likes."""
-    place, up = lax.axis_index("x"), [(k, (k + 1) % n) for k in range(n)]
-    if kind == "RS":
-        width, total = a.shape[0] // n, jnp.zeros((a.shape[0] // n, b.shape[1]), a.dtype)
-        for hop in range(n):
-            total = total + lax.dynamic_slice_in_dim(a, (place - hop - 1) % n * width, width) @ b
-            total = lax.ppermute(total, "x", up) if hop < n - 1 else total
-        return total
-    if kind == "weights":
-        width, total = b.shape[0], jnp.zeros((a.shape[0], b.shape[1]), a.dtype)
-        for hop in range(n):
-            total = total + lax.dynamic_slice_in_dim(a, (place - hop) % n * width, width, 1) @ b
-            b = lax.ppermute(b, "x", up) if hop < n - 1 else b
-        return total
-    width, result = a.shape[0], jnp.zeros((a.shape[0] * n, b.shape[1]), a.dtype)
-    for hop in range(n):
-        result = lax.dynamic_update_slice_in_dim(result, a @ b, (place - hop) % n * width, 0)
-        a = lax.ppermute(a, "x", up) if hop < n - 1 else a
-    return result
+def page(kept: Kept) -> str:
+    """What is kept, as Markdown."""
+    return "\n".join([*head(kept), *whole(kept), *(line for t in TARGETS for line in table(t, kept)), *gradients(kept)]) + "\n"
 
 
-def bound(rows: dict[str, Row]) -> float:
-    """max(compute, wire), in microseconds, of the better algorithm: multiply the gathered, or gather the multiplied."""
-    case, compute = rows["local"], rows["local"].compute
-    size, inner, columns = map(int, case.size.split("x"))
-    moved = {"RS": size * columns, "weights": inner * columns}.get(case.kind, size * inner)
-    found = [max(compute, wire_microseconds(case.target, case.kind, 2 * moved))]
-    if case.kind == "AG":  # each device multiplies its own rows alone
-        share = compute / Topology.parse(case.target).size
-        found.append(max(share, wire_microseconds(case.target, case.kind, 2 * size * columns)))
-    return min(found)
-
-
-def wire_microseconds(target: str, kind: str, whole_bytes: float) -> float:
-    """What gathering, or reducing and scattering, so many bytes takes with every link that the axis may use."""
-    topology = Topology.parse(target)
-    mesh = sw.Mesh.parse(f"x={topology.size}")
-    routes = physical_routes(topology, mesh_order(topology, mesh), mesh)
-    collective = "reduce-scatter" if kind == "RS" else "all-gather"
-    price = pricer(collective, sw.hardware(topology.chip), mesh, ("x",), routes)  # type: ignore[call-arg]
-    ends = (whole_bytes / topology.size, whole_bytes)
-    return 1e6 * price(*(ends[::-1] if kind == "RS" else ends))
-
-
-def report(rows: list[Row]) -> None:
-    """One case."""
-    table = {row.variant: row for row in rows}
-    own = table["own"].step
-    first = rows[0]
-    print(f"\n{first.target}  {first.kind}  {first.size}  bound {bound(table):.1f} µs (modelled from the compiled schedule)")
-    for row in rows:
-        seconds = f"step {row.step:10.1f}  {own / row.step:5.2f}x  exposed {row.exposed:9.1f}  compute {row.compute:9.1f}"
-        memory = f"temp {row.temporaries / 2**20:8.1f} MiB  hidden {row.hidden}/{row.permutes}"
-        print(f"  {row.variant:16} {seconds}  {memory}", flush=True)
-
-
-def summary(target: str, rows: list[Row]) -> None:
-    """A target's geometric means, of the best of plain programs and rings."""
-    tables: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows:
-        tables.setdefault((row.kind, row.size), {})[row.variant] = row
-    if not tables:
-        return
-    best = {case: min((r for r in t.values() if r.variant != "local"), key=lambda r: r.step) for case, t in tables.items()}
-    gains = [t["own"].step / best[case].step for case, t in tables.items()]
-    over = [best[case].step / bound(t) for case, t in tables.items()]
-    books = [t["textbook"].step / best[case].step for case, t in tables.items() if "textbook" in t]
-    worst = max(tables, key=lambda case: best[case].step / bound(tables[case]))
-    print(
-        f"\n{target}: {len(tables)} cases; {mean(gains):.2f}x faster than the compiler's own (least {min(gains):.2f}), "
-        f"{mean(books):.2f}x than the textbook ring; {mean(over):.2f} of the bound (worst {max(over):.2f}, {' '.join(worst)})"
+def head(kept: Kept) -> Iterator[str]:
+    made = ", ".join(f"{name} {version}" for name, version in kept.versions.items())
+    yield "# Transfers behind products"
+    yield ""
+    yield (
+        f"Made by `make bench-overlap`: {made}; bfloat16, one axis over all devices. Every time is {MODELLED}: the target's "
+        "real compiler made each program, and its schedule is replayed on a model of the chip, the same for all. Nothing ran "
+        "on a TPU."
     )
+    yield ""
+    for kind, equation in KINDS.items():
+        yield f"- {kind}: `{equation}`"
+    yield ""
+    yield (
+        "*own* is `jax.jit` with layouts of arguments and result, and Auto axes; *textbook* an unrolled ring of `ppermute` "
+        "into zeros; *ours* Shardwise's choice, planned on the topology and confirmed by compiling its first candidates. "
+        "*estimate / timeline* is what the cost model said, before compiling, of the fastest program that the planner priced "
+        "(not the compiler's own, where that is chosen), beside its timeline. *hidden* are the permutes with a product "
+        "between start and end. "
+        "*compute / matmul* compares with one matmul on one device of the same shards and FLOPs; *temporary / gathered* with "
+        "the same program, whose gathers are done before the products. *bound* is max(compute of that matmul, wire bytes / "
+        "bandwidth of all links that the axis may use): of the form that the equation spells out, or of a better one of the "
+        "planner's programs if there is one."
+    )
+    yield ""
 
 
-def mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+def whole(kept: Kept) -> Iterator[str]:
+    """All targets: a line for each, and what is missing."""
+    yield "## All targets"
+    yield ""
+    yield from titled(
+        "target", "cases", "own / ours", "least", "textbook / ours", "ours / bound", "most", "ours / written bound",
+        "estimate within 20%", "permutes hidden", "s",
+    )  # fmt: skip
+    for name in (*TARGETS, "all"):
+        rows = [row for row in kept.rows if name in (row.target, "all")]
+        if rows:
+            it, took = summarised(rows), kept.seconds.get(name, sum(kept.seconds.values()))
+            yield (
+                f"| {name} | {it.count} | {it.gain:.2f} | {it.least_gain:.2f} | {it.over_textbook:.2f} | {it.over_bound:.2f} | "
+                f"{it.most_over_bound:.2f} | {it.over_written:.2f} | {it.agreeing} of {it.count} | "
+                f"{it.hidden} of {it.permutes} | {took:.0f} |"
+            )
+    yield ""
+    yield "Geometric means; *least*, *most* are the worst case. The last column is how long the target took on this host."
+    yield ""
+    missing = [named(case) for target in TARGETS for case in cases(target) if case not in {row.case for row in kept.rows}]
+    absent = [target for target in TARGETS if not any(row.target == target for row in kept.rows)]
+    listed = [*absent, *(name for name in missing if name.split()[0] not in absent)]
+    listed += [f"the gradient on {t}" for t in PAIRED if not any(pair.target == t for pair in kept.pairs)]
+    yield f"Not run: {', '.join(listed) or 'nothing'}."
+    for name, why in kept.faults.items():
+        yield f"- {name}: {why}"
+    yield ""
+
+
+def titled(*names: str) -> Iterator[str]:
+    """The first two lines of a Markdown table."""
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
+
+
+def table(target: str, kept: Kept) -> Iterator[str]:
+    rows = [row for row in kept.rows if row.target == target]
+    if not rows:
+        return
+    order = {(size, kind): place for place, (size, kind) in enumerate((s, k) for s in SIZES for k in KINDS)}
+    rows.sort(key=lambda row: order.get((row.size, row.kind), len(order)))
+    yield f"## {target}"
+    yield ""
+    yield "".join(f"- {sentence}\n" for sentence in sentences(summarised(rows)))
+    yield from titled(*HEAD)
+    for row in rows:
+        yield f"| {' | '.join(cells(row))} |"
+    yield ""
+
+
+def gradients(kept: Kept) -> Iterator[str]:
+    if not kept.pairs:
+        return
+    yield "## The gradient of two products, up and down"
+    yield ""
+    yield (
+        "`A[I_x, J] · B[J, F_x] -> H[I, F_x]`, `H[I, F_x] · W[F_x, J] -> Y[I_x, J]`, forward and backward of the sum of "
+        "squares of Y. *matmul* is the compute of the same on one device with its share of F and all rows."
+    )
+    yield ""
+    yield from titled(
+        "target", "I x J x F", "own µs", "ours µs", "own / ours", "own exposed µs", "exposed µs", "hidden",
+        "compute / matmul", "programs",
+    )  # fmt: skip
+    for pair in kept.pairs:
+        yield (
+            f"| {pair.target} | {pair.size} | {pair.own.step:.0f} | {pair.ours.step:.0f} | {pair.gain:.2f} | "
+            f"{pair.own.exposed:.0f} | {pair.ours.exposed:.0f} | {hidden(pair.ours)} | {pair.ours.compute / pair.local:.2f} | "
+            f"{'; '.join(pair.programs)} |"
+        )
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     main()

@@ -1,4 +1,4 @@
-"""The command line: `shardwise plan`, `run`, `hardware`, `audit`, `rehearse`, `lock`.
+"""The command line: `shardwise plan`, `run`, `hardware`, `audit`, `rehearse`, `lock`, `bench-overlap`.
 
 Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 """
@@ -147,6 +147,17 @@ def _evidence_parsers(commands: Any) -> None:
     locking.add_argument("--check", action="store_true", help="compile what is locked again and compare; 1 if it drifted")
     locking.add_argument("--update", action="store_true", help="compile what is locked again and overwrite")
     locking.set_defaults(command=lock_command)
+    overlapping = commands.add_parser(
+        "bench-overlap",
+        help="plans that hide transfers behind products, against the compiler's own, compiled for devices not attached",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  shardwise bench-overlap --on v5e:2x4 --kinds AG,RS --sizes 16384x1024x2048",
+    )
+    overlapping.add_argument("--on", required=True, metavar="v5e:2x4", help="the devices, as v5e:2x4 or v5p:2x2x2")
+    overlapping.add_argument("--kinds", default="", metavar="AG,RS", help="of AG, TP-up, RS, weights (default: all)")
+    overlapping.add_argument("--sizes", default="", metavar="IxJxK,...", help="rows x contracted x columns (default: five)")
+    overlapping.add_argument("--json", metavar="FILE", help="write the rows as JSON too, after every case")
+    overlapping.set_defaults(command=overlap_command)
 
 
 def _function_options(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -253,6 +264,12 @@ def lock_command(options: argparse.Namespace) -> int:
     from shardwise import locking
 
     return locking.run(options)
+
+
+def overlap_command(options: argparse.Namespace) -> int:
+    from shardwise import overlapping
+
+    return overlapping.run(options)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,23 @@ def confirmed(task: Problem, candidates: Sequence[Candidate], on: Any) -> tuple[
     Raises:
         HardwareError: the target is not known, or not in the catalogue; MissingExtraError: its compiler is not installed.
     """
+    fast = [candidate for candidate, _ in tried(task, candidates, on)]
+    compiled = {candidate.program for candidate in fast}
+    return (*fast, *(each for each in candidates if each.program not in compiled))
+
+
+def tried(task: Problem, candidates: Sequence[Candidate], on: Any) -> list[tuple[Candidate, Audit]]:
+    """The candidates that were compiled, and the compiler's own, with what came out; fastest first.
+
+    Raises:
+        HardwareError, MissingExtraError: as `confirmed`.
+    """
     topology = Topology.parse(on)
     if topology.chip is None:
         raise HardwareError(f"confirm={str(topology)!r}: it is not in the catalogue of hardware, so nothing times its schedule")
-    made = {place: _timed(task, candidates[place], topology) for place in dict.fromkeys(_chosen(candidates))}
     own = _own(task, candidates[0].program, topology)
-    fast = sorted([*own, *(each for each in made.values() if each.confirmed is not None)], key=lambda each: each.seconds)
-    rest = [each for place, each in enumerate(candidates) if made.get(place, each).confirmed is None]
-    return (*fast, *rest)
+    made = (found for place in dict.fromkeys(_chosen(candidates)) for found in _timed(task, candidates[place], topology))
+    return sorted([*own, *made], key=lambda found: found[0].seconds)
 
 
 def _chosen(candidates: Sequence[Candidate]) -> Iterator[int]:
@@ -47,7 +56,7 @@ def _chosen(candidates: Sequence[Candidate]) -> Iterator[int]:
     yield from (hides.index(wanted) for wanted in (True, False) if wanted in hides)
 
 
-def _own(task: Problem, like: Program, topology: Topology) -> Iterator[Candidate]:
+def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:
     """What the compiler makes of one einsum and the layouts, where one einsum says it all and nothing is unreduced."""
     layouts = [layout for _, layout in like.inputs]
     if task.equation.via or task.overlap is not True or any(layout.unreduced for layout in (*layouts, like.result)):
@@ -71,7 +80,7 @@ def _own(task: Problem, like: Program, topology: Topology) -> Iterator[Candidate
     hidden = timeline.exposed_seconds / moving if moving else 0.0
     compute = seconds - timeline.exposed_seconds
     estimate = Estimate(seconds, compute, moving, flops, wire, memory, hidden, audit.work.repeated or 1.0, (cost,))
-    yield Candidate(program, estimate, timeline)
+    yield Candidate(program, estimate, timeline), audit
 
 
 def _nothing() -> Estimate:
@@ -90,9 +99,10 @@ def rehearsed(task: Problem, candidate: Candidate, topology: Topology) -> Audit:
     return rehearse(planned_function(task, candidate.program, mesh), *args, on=topology, mesh=mesh)
 
 
-def _timed(task: Problem, candidate: Candidate, topology: Topology) -> Candidate:
-    """The candidate with its timeline; as it was, where the compiler refuses it, as for want of memory."""
+def _timed(task: Problem, candidate: Candidate, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:
+    """The candidate with its timeline; nothing where the compiler refuses it, as for want of memory."""
     try:
-        return dataclasses.replace(candidate, confirmed=rehearsed(task, candidate, topology).timeline())
+        audit = rehearsed(task, candidate, topology)
     except CompileError:
-        return candidate
+        return
+    yield dataclasses.replace(candidate, confirmed=audit.timeline()), audit

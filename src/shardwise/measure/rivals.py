@@ -1,0 +1,110 @@
+"""What the overlap benchmark compares with: the compiler's own program, the textbook ring, one matmul on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+
+from shardwise.measure.timing import unsharded
+from shardwise.notation import Equation, Operand
+
+
+def on_auto(mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:
+    """The mesh with axes that the compiler's partitioner may use as it likes."""
+    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def shapes(operands: Sequence[Operand], sizes: dict[str, int], mesh: jax.sharding.Mesh) -> list[jax.ShapeDtypeStruct]:
+    """Arguments in bfloat16, as their layouts say."""
+    return [
+        jax.ShapeDtypeStruct(
+            tuple(sizes[dim] for dim in operand.dims), jnp.bfloat16, sharding=NamedSharding(mesh, operand.layout.spec)
+        )
+        for operand in operands
+    ]
+
+
+def own(equation: Equation, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """The einsum as the compiler partitions it by itself; `mesh` has Auto axes."""
+    ins = tuple(NamedSharding(mesh, operand.layout.spec) for operand in equation.operands)
+    return jax.jit(unsharded(equation), in_shardings=ins, out_shardings=NamedSharding(mesh, equation.result.layout.spec))
+
+
+def own_gradient(up: Equation, down: Equation, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """The gradients of `squared` of two products in a row, as the compiler partitions them by itself."""
+    first, second = unsharded(up), unsharded(down)
+
+    def pair(a: Any, b: Any, w: Any) -> Any:
+        h = lax.with_sharding_constraint(first(a, b), NamedSharding(mesh, up.result.layout.spec))
+        return lax.with_sharding_constraint(second(h, w), NamedSharding(mesh, down.result.layout.spec))
+
+    kept = tuple(NamedSharding(mesh, operand.layout.spec) for operand in (*up.operands, down.operands[1]))
+    return jax.jit(gradient(pair), in_shardings=kept, out_shardings=kept)
+
+
+def gradient(pair: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients, by all three arrays, of the sum of squares of what a pair of products makes."""
+    return jax.grad(lambda a, b, w: jnp.sum(pair(a, b, w).astype(jnp.float32) ** 2), (0, 1, 2))
+
+
+def textbook(kind: str, equation: Equation, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """A ring as teaching documents have it: unrolled, into zeros, in whatever order the compiler likes."""
+    ring = {"RS": _scattered, "weights": _summed}.get(kind, _gathered)
+    ins = tuple(operand.layout.spec for operand in equation.operands)
+    out = equation.result.layout.spec
+    mapped: Any = jax.shard_map(lambda a, b: ring(a, b, mesh.size), mesh=mesh, in_specs=ins, out_specs=out, check_vma=False)
+    return jax.jit(mapped)
+
+
+def _up(n: int) -> list[tuple[int, int]]:
+    return [(place, (place + 1) % n) for place in range(n)]
+
+
+def _gathered(a: Any, b: Any, n: int) -> Any:
+    place, width = lax.axis_index("x"), a.shape[0]
+    result = jnp.zeros((width * n, b.shape[1]), a.dtype)
+    for hop in range(n):
+        result = lax.dynamic_update_slice_in_dim(result, a @ b, (place - hop) % n * width, 0)
+        a = lax.ppermute(a, "x", _up(n)) if hop < n - 1 else a
+    return result
+
+
+def _summed(a: Any, b: Any, n: int) -> Any:
+    place, width = lax.axis_index("x"), b.shape[0]
+    total = jnp.zeros((a.shape[0], b.shape[1]), a.dtype)
+    for hop in range(n):
+        total = total + lax.dynamic_slice_in_dim(a, (place - hop) % n * width, width, 1) @ b
+        b = lax.ppermute(b, "x", _up(n)) if hop < n - 1 else b
+    return total
+
+
+def _scattered(a: Any, b: Any, n: int) -> Any:
+    place, width = lax.axis_index("x"), a.shape[0] // n
+    total = jnp.zeros((width, b.shape[1]), a.dtype)
+    for hop in range(n):
+        total = total + lax.dynamic_slice_in_dim(a, (place - hop - 1) % n * width, width) @ b
+        total = lax.ppermute(total, "x", _up(n)) if hop < n - 1 else total
+    return total
+
+
+def local(terms: Sequence[Sequence[str]], dims: Sequence[str], sizes: dict[str, int]) -> tuple[Callable[..., Any], list[Any]]:
+    """One product of whole arrays on every device, and its arguments."""
+    index = {dim: i for i, dim in enumerate(sizes)}
+
+    def function(*arrays: Any) -> Any:
+        pairs = zip(arrays, ([index[dim] for dim in term] for term in terms), strict=True)
+        return jnp.einsum(*(each for pair in pairs for each in pair), [index[dim] for dim in dims])
+
+    return function, [jax.ShapeDtypeStruct(tuple(sizes[dim] for dim in term), jnp.bfloat16) for term in terms]
+
+
+def local_gradient(sizes: dict[str, int]) -> tuple[Callable[..., Any], list[Any]]:
+    """The gradients of a pair of products on one device, which holds its share of the hidden dimension F and all rows."""
+    terms = ("IJ", "JF", "FJ")
+    args = [jax.ShapeDtypeStruct(tuple(sizes[dim] for dim in term), jnp.bfloat16) for term in terms]
+    return gradient(lambda a, b, w: a @ b @ w), args

@@ -1,0 +1,216 @@
+"""`shardwise bench-overlap`: plans that hide transfers, against what the compiler makes by itself, each as compiled."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise import api
+from shardwise.chips.topology import Topology
+from shardwise.compiled.lock import Made
+from shardwise.errors import FileError, HardwareError, ShardwiseError
+from shardwise.evidence import start, versions
+from shardwise.measure import overlap
+from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
+from shardwise.notation import parse
+from shardwise.planning.explain import summary
+from shardwise.planning.plan import Candidate, Problem
+from shardwise.planning.prices import einsum_flops
+from shardwise.program import Program, unfused
+from shardwise.session import progress
+from shardwise.steps import Automatic, Einsum
+
+PAIRED = 2  # of each product's candidates, put together for the gradient of a pair
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile the corpus, or a part of it, for a target, and print a row for each case as it comes."""
+    target = str(_known(options.on))
+    wanted = overlap.cases(target, options.kinds, options.sizes)
+    if options.json and not Path(options.json).parent.is_dir():
+        raise FileError(f"--json {options.json}: there is no folder {Path(options.json).parent}")
+    start([Made("bench-overlap", on=target)])
+    print(f"{target}, mesh x={Topology.parse(target).size}, bfloat16; times {MODELLED}")
+    rows: list[Row] = []
+    for case in wanted:
+        with progress(f"compiling {case.kind} {case.size}"):
+            rows.append(measured(case))
+        _print(rows[-1], first=len(rows) == 1)
+        if options.json:
+            _write(options.json, target, rows)
+    print("\n" + "\n".join(overlap.sentences(overlap.summarised(rows))))
+    return 0
+
+
+def _known(on: str) -> Topology:
+    topology = Topology.parse(on)
+    if topology.chip is None:
+        raise HardwareError(f"--on {on}: it is not in the catalogue of hardware, so nothing times its schedule")
+    if topology.size < 2:
+        raise HardwareError(f"--on {on}: one device has nobody to send to; take more, as v5e:2x4")
+    return topology
+
+
+def _print(row: Row, first: bool) -> None:
+    head = [name.removesuffix(" µs") for name in HEAD]
+    widths = [max(len(name), 16 if name == "I x J x K" else 6) for name in head]
+    if first:
+        print("  ".join(name.ljust(width) for name, width in zip(head, widths, strict=True)).rstrip())
+    print("  ".join(cell.ljust(width) for cell, width in zip(overlap.cells(row), widths, strict=True)).rstrip(), flush=True)
+
+
+def _write(path: str, target: str, rows: list[Row]) -> None:
+    facts = {
+        "on": target,
+        "times": f"microseconds, {MODELLED}",
+        "versions": versions(target),
+        "rows": [overlap.facts_of(row) for row in rows],
+        "summary": dataclasses.asdict(overlap.summarised(rows)),
+    }
+    try:
+        Path(path).write_text(json.dumps(facts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"--json {path}: cannot be written: {error.strerror or error}") from None
+
+
+# One case.
+
+
+def measured(case: Case) -> Row:
+    """Plan a case and confirm the plan, and compile what it is compared with."""
+    from shardwise.compiled.compiling import rehearse
+    from shardwise.compiled.confirming import rehearsed, tried
+    from shardwise.compiled.targets.devices import mesh_of
+    from shardwise.measure import rivals
+
+    topology = Topology.parse(case.target)
+    equation = overlap.KINDS[case.kind]
+    plan = _planned(equation, case.sizes, topology)
+    task, plains = plan.task, _planned(equation, case.sizes, topology, overlap=False).candidates
+    mesh = rivals.on_auto(mesh_of(topology, task.mesh))
+    args = rivals.shapes(task.equation.operands, case.sizes, mesh)
+    own = ran(rehearse(rivals.own(task.equation, mesh), *args, on=topology))
+    book = ran(rehearse(rivals.textbook(case.kind, task.equation, mesh), *args, on=topology))
+    compiled = {candidate.program: (candidate, ran(audit)) for candidate, audit in tried(task, plan.candidates, topology)}
+    chosen, ours = next(iter(compiled.values()))
+    priced, as_compiled = next((c, run) for c, run in compiled.values() if not _automatic(c.program))
+    plain = _plain(chosen, plains)
+    whole = compiled[plain][1] if plain in compiled else ran(rehearsed(task, Candidate(plain, chosen.estimate), topology))
+    matmul = local_seconds(task, plain, topology)
+    written, best = overlap.bounds(task, case.kind, plains, matmul, chosen.estimate.flops)
+    return Row(
+        target=case.target, kind=case.kind, size=case.size, program=summary(chosen.program),
+        own=own, textbook=book, ours=ours, plain=whole,
+        priced=as_compiled.step, estimate=_microseconds(priced.estimate.seconds),
+        local=_microseconds(matmul), written_bound=_microseconds(written), best_bound=_microseconds(best),
+    )  # fmt: skip
+
+
+def _automatic(program: Program) -> bool:
+    return any(isinstance(step, Automatic) for step in program.steps)
+
+
+def _plain(chosen: Candidate, plains: Sequence[Candidate]) -> Program:
+    """A program with nothing fused; of the compiler's own, the planner's with as many FLOPs."""
+    if not _automatic(chosen.program):
+        return unfused(chosen.program)
+    return min(plains, key=lambda each: abs(each.estimate.flops - chosen.estimate.flops)).program
+
+
+def _planned(equation: str, sizes: dict[str, int], topology: Topology, overlap: bool = True) -> api.Plan:
+    return api.plan(equation, sizes=sizes, mesh={"x": topology.size}, hardware=str(topology), overlap=overlap)
+
+
+def ran(audit: Any) -> Ran:
+    """The figures of a compiled program."""
+    line = audit.timeline()
+    permutes = [each for each in audit.collectives if each.kind == "collective-permute"]
+    return Ran(
+        step=_microseconds(line.step_seconds),
+        exposed=_microseconds(line.exposed_seconds),
+        compute=_microseconds(line.compute_seconds),
+        temporary_bytes=audit.memory.temporaries if audit.memory else 0,
+        permutes=len(permutes),
+        hidden=sum(bool(each.hidden_by) for each in permutes),
+    )
+
+
+def _microseconds(seconds: float) -> float:
+    return round(1e6 * seconds, 2)
+
+
+def local_seconds(task: Problem, program: Program, topology: Topology) -> float:
+    """The compute of one matmul on one device, of the shards that a program multiplies once they are gathered."""
+    from shardwise.compiled.compiling import rehearse
+    from shardwise.measure import rivals
+
+    sizes, product, layouts = _local(task, unfused(program))
+    function, args = rivals.local([layouts[name].names for name in product.operands], product.dims, sizes)
+    return rehearse(function, *args, on=topology).timeline().compute_seconds
+
+
+def _local(task: Problem, program: Program) -> tuple[dict[str, int], Einsum, Any]:
+    """The largest product of a program: the sizes of its dimensions on one device, itself, and its operands' layouts."""
+    found: list[tuple[float, dict[str, int], Einsum, Any]] = []
+    for step, layouts in zip(program.steps, program.states(), strict=False):
+        if isinstance(step, Einsum):
+            split = {dim: axes for name in step.operands for dim, axes in layouts[name].dims}
+            sizes = {dim: task.sizes[dim] // task.mesh.extent(axes) for dim, axes in split.items()}
+            flops = einsum_flops([layouts[name].names for name in step.operands], step.dims, sizes)
+            found.append((flops, sizes, step, layouts))
+    _, sizes, product, layouts = max(found, key=lambda each: each[0])
+    return sizes, product, layouts
+
+
+# The gradient of two products.
+
+
+def measured_pair(target: str, sizes: dict[str, int]) -> Pair:
+    """The gradient of the squares of an up and a down product: the compiler's own, and the best of the plans' pairs.
+
+    Args:
+        sizes: of rows I, of the model J, and of the hidden dimension F.
+    """
+    from shardwise.compiled.compiling import rehearse
+    from shardwise.compiled.targets.devices import mesh_of
+    from shardwise.measure import rivals
+
+    topology = Topology.parse(target)
+    grid = mesh_of(topology, {"x": topology.size})
+    auto = rivals.on_auto(grid)
+    up, down = (parse(text) for text in overlap.PAIR)
+    operands = (*up.operands, down.operands[1])
+    own = ran(rehearse(rivals.own_gradient(up, down, auto), *rivals.shapes(operands, sizes, auto), on=topology))
+    args = rivals.shapes(operands, sizes, grid)
+    found: list[tuple[Ran, tuple[str, str]]] = []
+    for function, names in _pairs(sizes, topology, grid):
+        try:
+            audit = rehearse(rivals.gradient(function), *args, on=topology, mesh=grid)
+        except ShardwiseError:  # as for want of memory: another pair serves
+            continue
+        found.append((ran(audit), names))
+    if not found:
+        raise ShardwiseError(f"{target}: no pair of plans compiles for I={sizes['I']}, J={sizes['J']}, F={sizes['F']}")
+    ours, names = min(found, key=lambda each: each[0].step)
+    function, whole = rivals.local_gradient({**sizes, "F": sizes["F"] // topology.size})
+    matmul = rehearse(function, *whole, on=topology).timeline().compute_seconds
+    return Pair(target, "x".join(str(sizes[dim]) for dim in "IJF"), names, own, ours, _microseconds(matmul))
+
+
+def _pairs(sizes: dict[str, int], topology: Topology, mesh: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
+    plans = []
+    for text in overlap.PAIR:
+        dims = parse(text).dims
+        plans.append(_planned(text, {dim: sizes[dim] for dim in dims}, topology))
+    for first, second in itertools.product(*(plan.candidates[:PAIRED] for plan in plans)):
+        up, down = plans[0].function(mesh, first), plans[1].function(mesh, second)
+
+        def both(a: Any, b: Any, w: Any, up: Any = up, down: Any = down) -> Any:
+            return down(up(a, b), w)
+
+        yield both, (summary(first.program), summary(second.program))
