@@ -168,7 +168,7 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
         options.function,
         sizes=sizes,
         mesh=options.mesh,
-        hardware=options.hardware or (topology if topology.chip else None),
+        hardware=options.hardware or (str(topology) if topology.chip else None),
         dtype=options.dtype,
     )
     start([Made(options.function, on=options.on)])
