@@ -24,7 +24,7 @@ help:
 	@echo "make lint        ruff, pyrefly and the floors of the house"
 	@echo "make format      ruff's fixes and format"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
-	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; about 45 minutes)"
+	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
 	@echo "make fuzz        20,000 random equations on the NumPy oracle"
 	@echo "make soak        a long run that watches memory and caches"
 	@echo "make golden      compiles the golden corpus (needs libtpu and the CUDA plugin: pip install 'jax[tpu]' jax-cuda13-plugin nvidia-cuda-nvcc)"
