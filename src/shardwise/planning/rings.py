@@ -42,7 +42,7 @@ class RingTime:
 
     @property
     def exposed_seconds(self) -> float:
-        return self.seconds - self.product_seconds
+        return max(0.0, self.seconds - self.product_seconds)  # sums of the same numbers in another order
 
 
 def gather_time(n: int, way: str, chunks: int, hop: Hop, block_bytes: float, product: Callable[[float], float]) -> RingTime:
