@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from shardwise.errors import LayoutError, ProgramError
@@ -41,23 +41,20 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
     ['GatherEinsum']
     """
     products = [place for place, step in enumerate(program.steps) if isinstance(step, Einsum)]
-    forms = [[None, *_forms(program, place, sizes)] for place in products]
+    forms: list[list[Form]] = [[{}, *_forms(program, place, sizes)] for place in products]
     last = program.steps[-1] if program.steps else None
     if isinstance(last, AllGather) and products:  # a ring writes each block where it belongs, while the next travels
         names = program.states()[-1][last.array].names
         alone = GatherEinsum(last, Einsum((last.array,), last.array, names))
-        forms.append([None, ("gather", {len(program.steps) - 1: alone})])
+        forms.append([{}, {len(program.steps) - 1: (alone,)}])
     for chosen in itertools.islice(itertools.product(*forms), 1, MOST_FORMS):
-        steps: list[Step | tuple[Step, ...] | None] = list(program.steps)
-        taken: set[int] = set()
-        for form in chosen:
-            if form is not None and not taken & form[1].keys():
-                taken |= form[1].keys()
-                for place, step in form[1].items():
-                    steps[place] = step
-        flat = tuple(step for step in _opened(steps) if step is not None)
+        changes = {place: steps for form in chosen for place, steps in form.items()}
+        if len(changes) < sum(map(len, chosen)):
+            continue  # two forms change one step
+        kept = [changes.get(place, (step,)) for place, step in enumerate(program.steps)]
+        steps = tuple(itertools.chain.from_iterable(kept))
         try:
-            fused = Program(program.mesh, program.inputs, flat, program.output)
+            fused = Program(program.mesh, program.inputs, steps, program.output)
         except (ProgramError, LayoutError):
             continue
         if _keeps_replicas(fused):
@@ -73,43 +70,35 @@ def _keeps_replicas(program: Program) -> bool:
     return True
 
 
-Form = tuple[str, dict[int, "Step | tuple[Step, ...] | None"]]
-
-
-def _opened(steps: Sequence[Step | tuple[Step, ...] | None]) -> Iterator[Step | None]:
-    for step in steps:
-        if isinstance(step, tuple):
-            yield from step
-        else:
-            yield step
+Form = dict[int, tuple[Step, ...]]  # what stands at a place of the list of steps instead
 
 
 def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[Form]:
-    """What one product may be fused with: the changes to the list of steps, by place."""
+    """What one product may be fused with."""
     einsum = program.steps[place]
     assert isinstance(einsum, Einsum)
     gathers = dict(_gathers_before(program, place))
     for at, gather in gathers.items():
-        yield "gather", {at: None, place: GatherEinsum(gather, einsum)}
+        yield {at: (), place: (GatherEinsum(gather, einsum),)}
     if len(einsum.operands) == 2 and len(gathers) == 2:
         (at, first), (other, second) = gathers.items()
         axes = (*first.axes, *second.axes)
         summed = first.dim == second.dim and first.dim not in einsum.dims
         turns = math.lcm(*(program.mesh.axis_size(axis) for axis in axes))
         if summed and len(axes) == len(set(axes)) == 2 and sizes[first.dim] % turns == 0:
-            yield "rotate", {at: None, other: None, place: RotateEinsum((first, second), einsum)}
+            yield {at: (), other: (), place: (RotateEinsum((first, second), einsum),)}
     after = _next_use(program, place)
     if after is None:
         return
     step = program.steps[after]
     if isinstance(step, ReduceScatter):
-        yield "scatter", {place: EinsumScatter(einsum, step), after: None}
+        yield {place: (EinsumScatter(einsum, step),), after: ()}
     elif isinstance(step, AllReduce):
         layout = program.states()[place + 1][einsum.result]
         dim = _widest(layout, step, sizes, program)
         if dim is not None:
             scatter = ReduceScatter(step.array, dim, step.axes)
-            yield "scatter", {place: EinsumScatter(einsum, scatter), after: AllGather(step.array, dim, step.axes)}
+            yield {place: (EinsumScatter(einsum, scatter),), after: (AllGather(step.array, dim, step.axes),)}
 
 
 def _gathers_before(program: Program, place: int) -> Iterator[tuple[int, AllGather]]:

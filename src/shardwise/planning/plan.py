@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,13 @@ from shardwise.notation import Equation, Operand
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
 from shardwise.planning.graph import State, layouts, state_of, step_of
+from shardwise.planning.overlap import ring_cost
 from shardwise.planning.prices import ITEM_BYTES, Costs
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
-from shardwise.program import Program, unfused
-from shardwise.steps import AllGather, Einsum, Fused, Step
+from shardwise.program import Program
+from shardwise.steps import AllGather, AllReduce, Einsum, Fused, ReduceScatter, Step
 
 KEPT = 10
-MOST_WAYS = 64  # in which the fused steps of one program may go
 OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
 MOST_AXES = 5  # with six a plan takes a minute
 
@@ -168,24 +168,61 @@ def _by_stages(task: Problem) -> tuple[Candidate, ...]:
 
 
 def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Candidate, ...]) -> list[Candidate]:
-    """The plain candidates and the best fused form of each, or all the forms that `overlap` asks for by name.
+    """The plain candidates and the best fused forms of those that may win by one, or all forms that `overlap` names.
 
     Raises:
         PlanError: none has what is asked for; those that there are, are named.
     """
     costs = _costs(task)
-    fused = [form for candidate in sources for form in _forms(task, candidate, costs)]
     if task.overlap is True:
-        best: dict[Program, Candidate] = {}
-        for form in sorted(fused, key=lambda candidate: candidate.estimate.seconds):
-            best.setdefault(unfused(form.program), form)
-        return [*plain, *best.values()]
-    asked = [form for form in fused if any(task.overlap in names_of(step) for step in form.program.steps)]
+        fastest = min((candidate.estimate.seconds for candidate in plain), default=math.inf)
+        found: dict[Program, Candidate] = {}
+        for source in sorted(sources, key=_unhidden_seconds):
+            if _unhidden_seconds(source) >= fastest:
+                break
+            forms = [form for program in fused_programs(source.program, task.sizes) for form in _forms(task, program, costs)]
+            if forms:
+                best = min(forms, key=lambda candidate: candidate.estimate.seconds)
+                found.setdefault(best.program, best)
+                fastest = min(fastest, best.estimate.seconds)
+        return [*plain, *found.values()]
+    programs = list(dict.fromkeys(form for source in sources for form in fused_programs(source.program, task.sizes)))
+    asked = [form for program in programs for form in _forms(task, program, costs, str(task.overlap))]
     if not asked:
-        have = sorted({name for form in fused for step in form.program.steps for name in names_of(step)})
+        fused = (step for program in programs for step in program.steps if isinstance(step, Fused))
+        have = sorted({name for step in fused for form in forms_of(step) for name in names_of(form)})
         other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a product"
         raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
     return asked
+
+
+def _unhidden_seconds(candidate: Candidate) -> float:
+    """What no fused form of a candidate is faster than: all steps but those that may hide behind a product."""
+    hiding = (AllGather, ReduceScatter, AllReduce)
+    steps = zip(candidate.program.steps, candidate.estimate.steps, strict=True)
+    return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))
+
+
+def _forms(task: Problem, program: Program, costs: Costs, name: str | None = None) -> Iterator[Candidate]:
+    """A fused program with each step in its best form; with a name, one step after the other in its best of that name."""
+
+    def best(place: int, forms: Iterable[Fused]) -> Fused | None:
+        before = program.states()[place]
+        return min(forms, key=lambda form: ring_cost(form, costs, task.sizes, before, 0.0).seconds, default=None)
+
+    fused = {place: step for place, step in enumerate(program.steps) if isinstance(step, Fused)}
+    steps = list(program.steps)
+    for place, step in fused.items():
+        steps[place] = best(place, forms_of(step)) or step
+    chosen = [tuple(steps)]
+    if name is not None:
+        named = {place: best(place, (f for f in forms_of(step) if name in names_of(f))) for place, step in fused.items()}
+        chosen = [(*steps[:place], form, *steps[place + 1 :]) for place, form in named.items() if form is not None]
+    for form in chosen:
+        made = program if form == program.steps else Program(program.mesh, program.inputs, form, program.output)
+        priced = _price(made, costs, task)
+        if _fits(task, priced):
+            yield priced
 
 
 def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
@@ -208,16 +245,6 @@ def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
         return
     if program.result == like.result:
         yield _price(program, _costs(task), task)
-
-
-def _forms(task: Problem, candidate: Candidate, costs: Costs) -> Iterator[Candidate]:
-    """Every fused form of a candidate that fits in memory."""
-    for program in fused_programs(candidate.program, task.sizes):
-        ways = [list(forms_of(step)) if isinstance(step, Fused) else [step] for step in program.steps]
-        for steps in itertools.islice(itertools.product(*ways), MOST_WAYS):
-            form = _price(Program(program.mesh, program.inputs, steps, program.output), costs, task)
-            if _fits(task, form):
-                yield form
 
 
 def _fits(task: Problem, candidate: Candidate) -> bool:

@@ -82,6 +82,7 @@ class _Lanes:
         self.clock = 0
         self.free = free
         self.pending: dict[str, list[Event]] = {}
+        self.sent: list[Event] = []  # transfers of collectives that may still be on their way
         self.made = Run()
 
     def run(self, tape: Tape, last: bool) -> Run:
@@ -139,19 +140,29 @@ class _Lanes:
             self.pending.setdefault(step.name, []).append(event)
             sums[f"all {kind}",] += transfer.femtoseconds
             if transfer.collective:
+                self.sent.append(event)
                 sums["transfer", transfer.collective.computation, transfer.name] += transfer.femtoseconds
 
     def _await(self, name: str) -> None:
         for event in self.pending.pop(name, []):
             if event.end <= self.clock:
                 continue
-            length = event.end - self.clock
+            began, length = self.clock, event.end - self.clock
             assert event.transfer is not None
-            collective = event.transfer.collective
-            self._occupy(Event(event.name, COMPUTE, "wait", self.clock, length, transfer=event.transfer))
-            if collective:
+            self._occupy(Event(event.name, COMPUTE, "wait", began, length, transfer=event.transfer))
+            if event.transfer.collective:
                 self.made.sums["exposed",] += length
-                self.made.sums["exposed", collective.computation, event.name] += min(length, event.length)
+                self._expose(event, began)
+
+    def _expose(self, awaited: Event, began: int) -> None:
+        """Lay a wait at the door of what travels meanwhile: the transfer awaited, and before it those that it queues behind."""
+        assert awaited.transfer is not None
+        self.sent = [event for event in self.sent if event.end > began]
+        for event in self.sent:
+            shared = min(event.end, awaited.end) - max(event.start, began)
+            transfer = event.transfer
+            if shared > 0 and transfer and transfer.collective and set(transfer.lanes) & set(awaited.transfer.lanes):
+                self.made.sums["exposed", transfer.collective.computation, event.name] += shared
 
     def _enter(self, step: Enter) -> None:
         if step.is_choice:
