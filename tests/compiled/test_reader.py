@@ -485,8 +485,11 @@ def test_what_is_no_shape_is_unread(text: str):
 
 @given(st.text(max_size=200))
 def test_no_line_breaks_the_reader(line: str):
-    parse_instruction(line)
-    read("HloModule m\n\nENTRY %e (p: f32[4]) -> f32[4] {\n  " + line + "\n}\n")
+    module = read("HloModule m\n\nENTRY %e (p: f32[4]) -> f32[4] {\n  " + line + "\n}\n")
+    assert module.entry is not None
+    first = line.split("\n")[0].strip()
+    assert module.entry.instructions or module.unread or not first  # read, or said to be unread
+    assert (parse_instruction("  " + line) is not None) <= (bool(module.entry.instructions) or "\n" in line)
 
 
 @given(st.lists(st.integers(1, 9), max_size=4), st.sampled_from(["f32", "bf16", "s8", "c128"]))

@@ -101,6 +101,7 @@ def _gather(n: int, way: str, chunks: int, lanes: _Lanes, product: Callable[[flo
     share, strands = 1 / chunks, _strands(n, way, chunks)
     arrivals = [lanes.send(one_way, share, 0.0) for _, one_way, _ in strands]
     now = busy = product(1.0)
+    part_seconds = product(share)
     for hop in range(max((hops for *_, hops in strands), default=0)):
         for part in range(chunks):
             here = [k for k, (of, _, hops) in enumerate(strands) if of == part and hops > hop]
@@ -108,8 +109,8 @@ def _gather(n: int, way: str, chunks: int, lanes: _Lanes, product: Callable[[flo
             for k in here:
                 if strands[k][2] > hop + 1:
                     arrivals[k] = lanes.send(strands[k][1], share, now)
-                busy += product(share)
-            now += len(here) * product(share)
+            now += len(here) * part_seconds
+            busy += len(here) * part_seconds
     return RingTime(now, busy)
 
 
@@ -119,9 +120,10 @@ def _scatter(n: int, way: str, chunks: int, lanes: _Lanes, product: Callable[[fl
     strands = [ways[number % len(ways)] for number in range(count)]
     arrivals = [0.0] * count
     now = busy = 0.0
+    part_seconds = product(1 / count)
     for hop, (number, one_way) in itertools.product(range(n), enumerate(strands)):
-        now = max(now, arrivals[number]) + product(1 / count)
-        busy += product(1 / count)
+        now = max(now, arrivals[number]) + part_seconds
+        busy += part_seconds
         if hop < n - 1:
             arrivals[number] = lanes.send(one_way, 1 / count, now)
     return RingTime(now, busy)
