@@ -18,6 +18,7 @@ from shardwise.steps import (
     Automatic,
     CollectivePermute,
     Einsum,
+    EinsumGather,
     EinsumScatter,
     Fused,
     GatherEinsum,
@@ -163,7 +164,7 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
             for name in operands:
                 after.pop(name, None)
             after[result] = layout.on(mesh)
-        case GatherEinsum() | EinsumScatter() | RotateEinsum():
+        case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
             _check_fused(step, layouts)
             for part in parts(step):
                 after = rule(part, after, mesh)
@@ -173,8 +174,12 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
 
 
 def _check_fused(step: Fused, layouts: Mapping[str, Layout]) -> None:
-    gathers, product = [part for part in parts(step) if isinstance(part, AllGather)], product_of(step)
+    product, gathers = product_of(step), [part for part in parts(step) if isinstance(part, AllGather)]
     assert product is not None
+    if isinstance(step, EinsumGather):
+        gathers = []
+        if step.gather.array != product.result:
+            raise ProgramError(f"{step.gather.array} is gathered, and the product is {product.result}")
     for gather in gathers:
         if product.operands.count(gather.array) != 1:
             raise ProgramError(f"{gather.array} is gathered, but is no operand of the product, or twice")

@@ -20,6 +20,7 @@ from shardwise.steps import (
     Automatic,
     CollectivePermute,
     Einsum,
+    EinsumGather,
     EinsumScatter,
     GatherEinsum,
     ReduceScatter,
@@ -113,7 +114,7 @@ def apply(step: Step, values: Mapping[str, Shards], layouts: Mapping[str, Layout
             pairs = ((whole, [index[d] for d in layouts[name].names]) for whole, name in zip(wholes, operands, strict=True))
             made = np.einsum(*(x for pair in pairs for x in pair), [index[d] for d in layout.names])
             after[result] = scatter(made, layout.on(mesh), mesh)
-        case GatherEinsum() | EinsumScatter() | RotateEinsum():
+        case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
             held = dict(layouts)
             for part in parts(step):
                 after, held = apply(part, after, held, mesh), rule(part, held, mesh)

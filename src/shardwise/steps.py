@@ -102,6 +102,16 @@ class EinsumScatter:
 
 
 @dataclass(frozen=True, slots=True)
+class EinsumGather:
+    """What `einsum` and then `gather` do, part by part: while one part of the result goes round, the next is multiplied."""
+
+    einsum: Einsum
+    gather: AllGather
+    way: Way = "bidirectional"
+    chunks: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class RotateEinsum:
     """What two `gathers` and then `einsum` do, with one block of each operand in memory: both go round, and meet."""
 
@@ -119,7 +129,7 @@ class Automatic:
 
 
 Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
-Fused = GatherEinsum | EinsumScatter | RotateEinsum
+Fused = GatherEinsum | EinsumScatter | EinsumGather | RotateEinsum
 Step = Collective | Slice | Einsum | Fused | Automatic
 WAYS: tuple[Way, Way] = ("ring", "bidirectional")
 
@@ -131,6 +141,8 @@ def parts(step: Step) -> tuple[Step, ...]:
             return (gather, einsum)
         case EinsumScatter(einsum, scatter):
             return (einsum, scatter)
+        case EinsumGather(einsum, gather):
+            return (einsum, gather)
         case RotateEinsum(gathers, einsum):
             return (*gathers, einsum)
         case _:
@@ -189,12 +201,12 @@ def describe(step: Step) -> str:
             return f"slice {array} over {_listed(axes)} ({dim})"
         case Einsum(operands, result, dims):
             return f"einsum {' · '.join(operands)} -> {result}[{', '.join(dims)}]"
-        case GatherEinsum(gather, einsum, way, chunks) if len(einsum.operands) == 1:
-            return f"gather {gather.array} over {_listed(gather.axes)} ({gather.dim}) by a ring, {_ring(way, chunks)}"
         case GatherEinsum(gather, _, way, chunks):
             return f"multiply while gathering {gather.array} over {_listed(gather.axes)} ({gather.dim}), {_ring(way, chunks)}"
         case EinsumScatter(_, scatter, way, chunks):
             return f"multiply while scattering over {_listed(scatter.axes)} ({scatter.dim}), {_ring(way, chunks)}"
+        case EinsumGather(_, gather, way, chunks):
+            return f"multiply, and gather {gather.array} over {_listed(gather.axes)} ({gather.dim}), {_ring(way, chunks)}"
         case RotateEinsum(gathers, _):
             turning = " and ".join(f"{gather.array} over {_listed(gather.axes)}" for gather in gathers)
             return f"multiply while rotating {turning}"
@@ -225,6 +237,8 @@ def kind(step: Step) -> str:
             return "gather-einsum"
         case EinsumScatter():
             return "einsum-scatter"
+        case EinsumGather():
+            return "einsum-gather"
         case RotateEinsum():
             return "rotate-einsum"
         case Automatic():

@@ -307,10 +307,10 @@ def test_the_headline_flips_with_the_hardware_and_prints_both_estimates(name, de
         for way in WAYS:
             wire = seconds("all-gather", chip, Mesh.parse({"x": devices}), ("x",), moved[way])
             compute = flops[way] / chip.flops("bfloat16", task.mesh)
-            if chip.products:  # the share of the peak that is reached, and the results that leave in a second
+            if chip.compiler:  # the share of the peak that is reached, and the results that leave in a second
                 results = SIZES["I"] * SIZES["K"] * flops[way] / products
-                compute = max(compute / chip.products.efficiency.value, results / chip.products.results_per_s.value)
-                compute += chip.products.start_seconds.value
+                compute = max(compute / chip.compiler.efficiency.value, results / chip.compiler.results_per_s.value)
+                compute += chip.compiler.start_seconds.value
             assert ways[way].seconds == pytest.approx(wire + compute, rel=1e-3)
     text = plan.explain()
     for way, said in WAYS.items():

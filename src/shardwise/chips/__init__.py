@@ -66,12 +66,22 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
-    """What a chip's own compiler makes of local products: the share of the peak reached, how fast results leave, the start."""
+class Compiler:
+    """What a chip's own compiler makes of programs.
+
+    Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and
+    how much more a product costs that takes in a sum from a neighbour. Of arrays that are copied: bytes a second. Of
+    collectives: whether a permute starts as soon as it can (1) or before the last product that could hide it (0), and
+    how often a reduce-scatter sends its bytes (2 where it is compiled as an all-reduce and a slice).
+    """
 
     efficiency: Figure
     results_per_s: Figure
     start_seconds: Figure
+    sum_seconds: Figure
+    copied_bytes_per_s: Figure
+    eager_permutes: Figure
+    reduce_scatter_sends: Figure
 
 
 Links = Torus | Switch | Memory
@@ -94,7 +104,7 @@ class Hardware:
     memory_bytes_per_s: Figure
     links: Links
     clock_hz: Figure | None = None
-    products: Products | None = None
+    compiler: Compiler | None = None
 
     @property
     def shared(self) -> bool:
@@ -126,10 +136,9 @@ class Hardware:
             rows.append((f"link {name.replace('_', ' ').replace('bytes per s', 'bytes/s')}", getattr(self.links, name)))
         if self.clock_hz:
             rows.append(("clock Hz", self.clock_hz))
-        if self.products:
-            rows += [
-                (f"products {name.replace('_', ' ')}", getattr(self.products, name)) for name in Products.__dataclass_fields__
-            ]
+        if self.compiler:
+            fields = Compiler.__dataclass_fields__
+            rows += [(f"compiler {name.replace('_', ' ')}", getattr(self.compiler, name)) for name in fields]
         return rows
 
     def __str__(self) -> str:
@@ -217,7 +226,7 @@ def read(text: str) -> Hardware:
         memory_bytes_per_s=figure("memory", "bytes_per_s"),
         links=links,
         clock_hz=figure("clock", "hz") if "clock" in table else None,
-        products=Products(*(figure("products", name) for name in Products.__dataclass_fields__))
-        if "products" in table
+        compiler=Compiler(*(figure("compiler", name) for name in Compiler.__dataclass_fields__))
+        if "compiler" in table
         else None,
     )

@@ -16,7 +16,18 @@ from shardwise.planning.explain import bytes_text
 from shardwise.planning.plan import Candidate, Problem, Ranking
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.rings import gather_sends, scatter_sends
-from shardwise.steps import Automatic, CollectivePermute, Einsum, Fused, GatherEinsum, RotateEinsum, Slice, kind, touched
+from shardwise.steps import (
+    Automatic,
+    CollectivePermute,
+    Einsum,
+    EinsumScatter,
+    Fused,
+    GatherEinsum,
+    RotateEinsum,
+    Slice,
+    kind,
+    touched,
+)
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -167,11 +178,11 @@ def _ring_sends(step: Fused, wire_bytes: float, task: Problem) -> Iterator[Plann
     """The permutes of a ring: on every hop each strand sends its part of a block."""
     if isinstance(step, RotateEinsum):
         raise ShardwiseError("a rotation's permutes are not held against the compiled ones yet: use assert_overlapped")
-    moving = step.gather if isinstance(step, GatherEinsum) else step.scatter
+    moving = step.scatter if isinstance(step, EinsumScatter) else step.gather
     axes = tuple(name for name, size in task.mesh.axes if name in moving.axes and size > 1)
     n = task.mesh.extent(axes)
     dtype = task.dtype if isinstance(step, GatherEinsum) else (task.accumulated or task.dtype)
-    sends = gather_sends if isinstance(step, GatherEinsum) else scatter_sends
+    sends = scatter_sends if isinstance(step, EinsumScatter) else gather_sends
     for share in sends(n, step.way, step.chunks):
         yield Planned("collective-permute", axes, share * wire_bytes / (n - 1), dtype, task.mesh.size)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
@@ -17,6 +17,7 @@ from shardwise.steps import (
     Automatic,
     CollectivePermute,
     Einsum,
+    EinsumGather,
     EinsumScatter,
     Fused,
     GatherEinsum,
@@ -84,7 +85,10 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         if product_of(step) is not None:
             products.add(touched(step))
         made = shard_bytes(touched(step), after[touched(step)])
-        priced.append(_priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made))
+        cost = _priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made)
+        if after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None:
+            cost = replace(cost, seconds=cost.seconds + costs.leaving(kind(step), made))
+        priced.append(cost)
         if priced[-1].wire_bytes:
             key = (kind(step) if product_of(step) is None else "collective-permute", moved_axes(step))
             wire[key] = wire.get(key, 0.0) + priced[-1].wire_bytes
@@ -132,7 +136,7 @@ def _priced(
             local = {d: s // costs.mesh.extent(a) for n in operands for d, a in before[n].dims for s in [sizes[d]]}
             flops = einsum_flops([before[name].names for name in operands], dims, local)
             return StepCost(costs.einsum(flops, sum(took), made), flops=flops, live_bytes=live)
-        case GatherEinsum() | EinsumScatter() | RotateEinsum():
+        case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
             return ring_cost(step, costs, sizes, before, live)
         case Slice():
             return StepCost(costs.slice(made), live_bytes=live)

@@ -15,6 +15,7 @@ from shardwise.steps import (
     AllGather,
     AllReduce,
     Einsum,
+    EinsumGather,
     EinsumScatter,
     Fused,
     GatherEinsum,
@@ -27,6 +28,7 @@ from shardwise.steps import (
 )
 
 CHUNKS = (1, 2)
+SPREAD_CHUNKS = (2, 4, 8)  # of a product that is sent while the rest is made
 MOST_FORMS = 64
 
 
@@ -42,11 +44,6 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
     """
     products = [place for place, step in enumerate(program.steps) if isinstance(step, Einsum)]
     forms: list[list[Form]] = [[{}, *_forms(program, place, sizes)] for place in products]
-    last = program.steps[-1] if program.steps else None
-    if isinstance(last, AllGather) and products:  # a ring writes each block where it belongs, while the next travels
-        names = program.states()[-1][last.array].names
-        alone = GatherEinsum(last, Einsum((last.array,), last.array, names))
-        forms.append([{}, {len(program.steps) - 1: (alone,)}])
     for chosen in itertools.islice(itertools.product(*forms), 1, MOST_FORMS):
         changes = {place: steps for form in chosen for place, steps in form.items()}
         if len(changes) < sum(map(len, chosen)):
@@ -93,6 +90,8 @@ def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[F
     step = program.steps[after]
     if isinstance(step, ReduceScatter):
         yield {place: (EinsumScatter(einsum, step),), after: ()}
+    elif isinstance(step, AllGather):
+        yield {place: (EinsumGather(einsum, step),), after: ()}
     elif isinstance(step, AllReduce):
         layout = program.states()[place + 1][einsum.result]
         dim = _widest(layout, step, sizes, program)
@@ -134,14 +133,14 @@ def forms_of(step: Fused) -> Iterator[Fused]:
     if isinstance(step, RotateEinsum):
         yield step
         return
-    for way, chunks in itertools.product(WAYS, CHUNKS):
+    for way, chunks in itertools.product(WAYS, SPREAD_CHUNKS if isinstance(step, EinsumGather) else CHUNKS):
         yield replace(step, way=way, chunks=chunks)
 
 
 def names_of(step: Step) -> frozenset[str]:
     """What `overlap=` may call a step: `ring`, `bidirectional`, `scatter`, `rotate`."""
     match step:
-        case GatherEinsum(way=way):
+        case GatherEinsum(way=way) | EinsumGather(way=way):
             return frozenset({way})
         case EinsumScatter(way=way):
             return frozenset({way, "scatter"})

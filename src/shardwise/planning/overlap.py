@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import assert_never
 from shardwise.chips import Memory
 from shardwise.layout import Layout
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
-from shardwise.planning.rings import RingTime, gather_time, scatter_time
-from shardwise.steps import AllGather, Einsum, EinsumScatter, Fused, GatherEinsum, RotateEinsum
+from shardwise.planning.rings import RingTime, Traffic, gather_time, scatter_time, spread_time
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             def multiply(share: float) -> float:
                 return product.seconds(costs, gather.dim, share / n, adds)
 
-            time = _timed(gather_time, costs, n, way, chunks, gather.axes, block, multiply)
+            time = _timed(functools.partial(gather_time, joined=adds), costs, n, way, chunks, gather.axes, block, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
@@ -52,10 +53,21 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             block = product.out[1] / n
 
             def multiply(share: float) -> float:
-                return product.seconds(costs, scatter.dim, share / n, adds=True)
+                return product.seconds(costs, scatter.dim, share / n, adds=True) + costs.sum_seconds
 
             time = _timed(scatter_time, costs, n, way, chunks, scatter.axes, block, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
+        case EinsumGather(einsum, gather, way, chunks):
+            n = costs.mesh.extent(gather.axes)
+            product = _product(einsum, costs, sizes, before)
+            block = product.out[1]
+
+            def multiply(share: float) -> float:  # cut where the least is read again
+                return min(product.seconds(costs, dim, share, adds=False) for dim in einsum.dims)
+
+            spread = functools.partial(spread_time, laid=lambda share: costs.copy(share * block))
+            time = _timed(spread, costs, n, way, chunks, gather.axes, block, multiply)
+            return _cost(time, product.flops, (n - 1) * block, live + 3 * block)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
             for gather in gathers:
@@ -90,9 +102,9 @@ def _timed(
     hop = costs.hop(axes)
     moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
     if isinstance(costs.hardware.links, Memory):
-        busy = simulate(n, way, chunks, hop, 0.0, multiply).product_seconds
+        busy = simulate(n, way, chunks, Traffic(hop, 0.0), multiply).product_seconds
         return RingTime(busy + moving, busy), moving
-    return simulate(n, way, chunks, hop, block, multiply), moving
+    return simulate(n, way, chunks, Traffic(hop, block, costs.eager), multiply), moving
 
 
 def _cost(time: tuple[RingTime, float], flops: float, sent: float, live: float) -> StepCost:

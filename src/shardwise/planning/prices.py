@@ -20,6 +20,9 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
+COPIED_FROM = 16e6  # bytes: what an all-to-all moves is laid out anew before and after, unless it stays on the chip
+
+
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """One step of a program: its modelled seconds, and what it computes, sends and holds on each device.
@@ -67,11 +70,42 @@ class Costs:
         if price is None:
             price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes, self.routes)
         seconds = price(in_bytes, out_bytes)
+        compiler = self.hardware.compiler
+        if compiler is not None and kind == "reduce-scatter":
+            seconds *= compiler.reduce_scatter_sends.value
+        if kind == "all-to-all" and in_bytes >= COPIED_FROM:
+            seconds += self.copy(in_bytes) + self.copy(out_bytes)
         if turned_bytes and isinstance(self.hardware.links, Memory):
             links = self.hardware.links
             seconds += self.mesh.size * turned_bytes / links.turned_bytes_per_s.value
             seconds += memory_seconds(links, self.mesh, 0.0, turned_bytes)
         return seconds
+
+    def copy(self, array_bytes: float) -> float:
+        """Seconds to copy an array in memory."""
+        compiler = self.hardware.compiler
+        if compiler is None:
+            return self._memory(array_bytes, array_bytes)
+        return array_bytes * self.hardware.sharers(self.mesh) / compiler.copied_bytes_per_s.value
+
+    def leaving(self, kind: str, out_bytes: float) -> float:
+        """Seconds to copy what a collective gathered to where a program's result must stand; TPU compilers do.
+
+        An all-to-all's is turned as well, which takes twice as long.
+        """
+        if self.hardware.compiler is None:
+            return 0.0
+        return {"all-gather": 1.0, "all-to-all": 2.0}.get(kind, 0.0) * self.copy(out_bytes)
+
+    @property
+    def sum_seconds(self) -> float:
+        """What a product takes more that adds what has arrived from a neighbour."""
+        return 0.0 if self.hardware.compiler is None else self.hardware.compiler.sum_seconds.value
+
+    @property
+    def eager(self) -> bool:
+        """Whether permutes start as soon as they can, or just before the last product that could hide them."""
+        return self.hardware.compiler is None or bool(self.hardware.compiler.eager_permutes.value)
 
     def hop(self, axes: Axes) -> Hop:
         """One step of a ring over mesh axes."""
@@ -88,10 +122,11 @@ class Costs:
         reach, and no more results a second than leave the multipliers.
         """
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
-        if self.hardware.products is not None and flops:
-            leaving = self.hardware.products.results_per_s.value / self.hardware.sharers(self.mesh)
-            arithmetic /= self.hardware.products.efficiency.value
-            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving) + self.hardware.products.start_seconds.value
+        compiler = self.hardware.compiler
+        if compiler is not None and flops:
+            leaving = compiler.results_per_s.value / self.hardware.sharers(self.mesh)
+            arithmetic /= compiler.efficiency.value
+            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving) + compiler.start_seconds.value
         if isinstance(self.hardware.links, Memory):
             # The product is computed before its pages are first written: both are paid.
             return self._launch() + max(arithmetic, self._memory(in_bytes, 0.0)) + self._memory(0.0, out_bytes)

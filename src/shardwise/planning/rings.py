@@ -1,4 +1,4 @@
-"""How long a ring takes in which transfers hide behind products: the runtime's own schedule, step by step.
+"""How long a ring takes in which transfers hide behind products: the runtime's own schedule, product by product.
 
 Times of one product of a whole block and of one hop are given; parts of a block take parts of them. Each way has its
 lane; where both ways share links (a switch, a line) they share one.
@@ -6,31 +6,12 @@ lane; where both ways share links (a switch, a line) they share one.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.chips.links import Hop
 
 SIMULATED = 24  # devices of a ring that are gone through one by one; beyond, every hop takes what the last ones did
-
-
-@dataclass(slots=True)
-class _Lanes:
-    """When each way of the ring is free again."""
-
-    hop: Hop
-    block_bytes: float
-    free: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    moving: float = 0.0
-
-    def send(self, way: int, share: float, now: float) -> float:
-        """Send a share of a block; when it arrives."""
-        lane = 0 if way > 0 or not self.hop.both_ways else 1
-        start, took = max(now, self.free[lane]), self.hop.seconds(share * self.block_bytes)
-        self.free[lane] = start + took
-        self.moving += took
-        return start + took
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +26,105 @@ class RingTime:
         return max(0.0, self.seconds - self.product_seconds)  # sums of the same numbers in another order
 
 
-def gather_time(n: int, way: str, chunks: int, hop: Hop, block_bytes: float, product: Callable[[float], float]) -> RingTime:
-    """A ring that multiplies the blocks of a gathered operand as they arrive.
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What carries a ring: one hop of it, the bytes of a block, and when the compiler lets a transfer start.
 
-    >>> hop = Hop(1e-9, 0.0, both_ways=True)
-    >>> one_way = gather_time(4, "ring", 1, hop, 1000, lambda share: 2e-6 * share)
+    `eager`: as soon as it can; else just before the last product in front of what needs it, which alone hides it.
+    """
+
+    hop: Hop
+    block_bytes: float
+    eager: bool = True
+
+
+Product = Callable[[float], float]  # seconds of the product of a share of a block
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A transfer of a share of a block: it can start before the work at `ready`; once that has what it needs, if passed on."""
+
+    way: int
+    share: float
+    ready: int
+    is_passed_on: bool
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is done in order: each piece of work takes its time once what it needs has arrived."""
+
+    seconds: list[float] = field(default_factory=list)
+    needs: list[list[int]] = field(default_factory=list)
+    sent: list[_Sent] = field(default_factory=list)
+    hidden_by: dict[int, int] = field(default_factory=dict)  # the transfer, and the last product before what needs it
+    product: int = -1  # the last so far
+
+    def do(self, seconds: float, needs: Sequence[int] = (), is_product: bool = True) -> None:
+        self.hidden_by |= dict.fromkeys(needs, self.product)
+        self.product = len(self.seconds) if is_product else self.product
+        self.seconds.append(seconds)
+        self.needs.append(list(needs))
+
+    def send(self, way: int, share: float, is_passed_on: bool = False) -> int:
+        """A transfer that can start when all that has been said so far is done; if passed on, when it has arrived."""
+        self.sent.append(_Sent(way, share, len(self.seconds), is_passed_on))
+        return len(self.sent) - 1
+
+
+def _played(work: _Work, traffic: Traffic) -> RingTime:
+    """Go through the work in order; each way sends one transfer after the other."""
+    before: list[list[int]] = [[] for _ in work.seconds]  # each work waits for what it needs
+    after: list[list[int]] = [[] for _ in work.seconds]  # each work has that
+    for number, sent in enumerate(work.sent):
+        place = sent.ready if traffic.eager else max(sent.ready, work.hidden_by[number])
+        (after if sent.is_passed_on or place > sent.ready else before)[place].append(number)
+    free, arrival = [0.0, 0.0], [0.0] * len(work.sent)
+
+    def start(numbers: Iterable[int], now: float) -> None:
+        for number in numbers:
+            sent = work.sent[number]
+            lane = 0 if sent.way > 0 or not traffic.hop.both_ways else 1
+            free[lane] = max(now, free[lane]) + traffic.hop.seconds(sent.share * traffic.block_bytes)
+            arrival[number] = free[lane]
+
+    now = 0.0
+    for place, (seconds, needs) in enumerate(zip(work.seconds, work.needs, strict=True)):
+        start(before[place], now)
+        now = max([now, *(arrival[number] for number in needs)])
+        start(after[place], now)
+        now += seconds
+    return RingTime(now, sum(work.seconds))
+
+
+def gather_time(
+    n: int, way: str, chunks: int, traffic: Traffic, product: Product, joined: bool = False
+) -> RingTime:  # fmt: skip
+    """A ring that multiplies the blocks of a gathered operand as they arrive; what arrives from both sides `joined` or apart.
+
+    >>> traffic = Traffic(Hop(1e-9, 0.0, both_ways=True), block_bytes=1000)
+    >>> one_way = gather_time(4, "ring", 1, traffic, lambda share: 2e-6 * share)
     >>> round(one_way.seconds * 1e6, 3), round(one_way.exposed_seconds * 1e6, 3)     # 4 products of 2 us hide hops of 1 us
     (8.0, 0.0)
     """
-    return _extrapolated(n, lambda devices: _gather(devices, way, chunks, _Lanes(hop, block_bytes), product))
+    return _extrapolated(n, lambda devices: _played(_gather(devices, way, chunks, product, joined), traffic))
 
 
-def scatter_time(n: int, way: str, chunks: int, hop: Hop, block_bytes: float, product: Callable[[float], float]) -> RingTime:
+def scatter_time(n: int, way: str, chunks: int, traffic: Traffic, product: Product) -> RingTime:
     """A ring whose sums travel to the device that keeps them, and take up a product at every stop."""
-    return _extrapolated(n, lambda devices: _scatter(devices, way, chunks, _Lanes(hop, block_bytes), product))
+    return _extrapolated(n, lambda devices: _played(_scatter(devices, way, chunks, product), traffic))
+
+
+def spread_time(n: int, way: str, chunks: int, traffic: Traffic, product: Product, laid: Product) -> RingTime:
+    """A ring that takes a product round, part by part as it is made; `laid` is the time to write a share of a block.
+
+    >>> traffic = Traffic(Hop(1e-9, 0.0, both_ways=True), block_bytes=1000)
+    >>> both = spread_time(5, "bidirectional", 4, traffic, lambda share: 2e-6 * share, lambda share: 0.0)
+    >>> round(both.seconds * 1e6, 3)                # two hops of 1 us behind the last of 4 products of 0.5 us, and a bit
+    3.25
+    """
+    return _extrapolated(n, lambda devices: _played(_spread(devices, way, chunks, product, laid), traffic))
 
 
 def gather_sends(n: int, way: str, chunks: int) -> list[float]:
@@ -97,33 +163,54 @@ def _strands(n: int, way: str, chunks: int) -> list[tuple[int, int, int]]:
     return [strand for strand in strands if strand[2]]
 
 
-def _gather(n: int, way: str, chunks: int, lanes: _Lanes, product: Callable[[float], float]) -> RingTime:
-    share, strands = 1 / chunks, _strands(n, way, chunks)
-    arrivals = [lanes.send(one_way, share, 0.0) for _, one_way, _ in strands]
-    now = busy = product(1.0)
-    part_seconds = product(share)
+def _gather(n: int, way: str, chunks: int, product: Product, joined: bool) -> _Work:
+    share, strands, work = 1 / chunks, _strands(n, way, chunks), _Work()
+    flying = [work.send(one_way, share) for _, one_way, _ in strands]
+    work.do(product(1.0))
+    seconds = {1: [product(share)], 2: [product(2 * share)] if joined else [product(share)] * 2}
     for hop in range(max((hops for *_, hops in strands), default=0)):
         for part in range(chunks):
             here = [k for k, (of, _, hops) in enumerate(strands) if of == part and hops > hop]
-            now = max([now, *(arrivals[k] for k in here)])
+            arrived = [flying[k] for k in here]
             for k in here:
                 if strands[k][2] > hop + 1:
-                    arrivals[k] = lanes.send(strands[k][1], share, now)
-            now += len(here) * part_seconds
-            busy += len(here) * part_seconds
-    return RingTime(now, busy)
+                    flying[k] = work.send(strands[k][1], share, is_passed_on=True)
+            for place, took in enumerate(seconds[len(here)] if here else []):
+                work.do(took, () if place else arrived)
+    return work
 
 
-def _scatter(n: int, way: str, chunks: int, lanes: _Lanes, product: Callable[[float], float]) -> RingTime:
+def _scatter(n: int, way: str, chunks: int, product: Product) -> _Work:
     ways = (1,) if way == "ring" else (1, -1)
-    count = chunks * len(ways)
-    strands = [ways[number % len(ways)] for number in range(count)]
-    arrivals = [0.0] * count
-    now = busy = 0.0
+    count, work = chunks * len(ways), _Work()
     part_seconds = product(1 / count)
-    for hop, (number, one_way) in itertools.product(range(n), enumerate(strands)):
-        now = max(now, arrivals[number]) + part_seconds
-        busy += part_seconds
-        if hop < n - 1:
-            arrivals[number] = lanes.send(one_way, 1 / count, now)
-    return RingTime(now, busy)
+    flying: list[int | None] = [None] * count
+    for hop in range(n):
+        for number, arrived in enumerate(flying):
+            work.do(part_seconds, () if arrived is None else (arrived,))
+            if hop < n - 1:
+                flying[number] = work.send(ways[number % len(ways)], 1 / count)
+    return work
+
+
+def _spread(n: int, way: str, chunks: int, product: Product, laid: Product) -> _Work:
+    share, strands, work = 1 / chunks, _strands(n, way, chunks), _Work()
+    part_seconds, laid_seconds = product(share), laid(share)
+    flying: dict[int, int] = {}
+    for tick in range(chunks + max((hops for *_, hops in strands), default=0)):
+        if tick < chunks:
+            work.do(part_seconds)
+        for part in range(min(tick, chunks)):
+            here = [k for k, (of, _, hops) in enumerate(strands) if of == part and hops >= tick - part]
+            arrived = [flying[k] for k in here]
+            for k in here:
+                if strands[k][2] > tick - part:
+                    flying[k] = work.send(strands[k][1], share, is_passed_on=True)
+            for place in range(len(here)):
+                work.do(laid_seconds, () if place else arrived, is_product=False)
+        if tick < chunks:
+            for k, (of, one_way, _) in enumerate(strands):
+                if of == tick:
+                    flying[k] = work.send(one_way, share)
+            work.do(laid_seconds, is_product=False)
+    return work

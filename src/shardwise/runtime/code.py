@@ -17,6 +17,7 @@ from shardwise.steps import (
     Automatic,
     CollectivePermute,
     Einsum,
+    EinsumGather,
     EinsumScatter,
     GatherEinsum,
     ReduceScatter,
@@ -27,7 +28,12 @@ from shardwise.steps import (
     touched,
 )
 
-_RINGS = {GatherEinsum: "gather_einsum", EinsumScatter: "einsum_scatter", RotateEinsum: "rotate_einsum"}
+_RINGS = {
+    GatherEinsum: "gather_einsum",
+    EinsumScatter: "einsum_scatter",
+    EinsumGather: "einsum_gather",
+    RotateEinsum: "rotate_einsum",
+}
 UNCHECKED = "# unchecked (check_vma): a ring makes the result equal on all of its devices, which JAX's types cannot see"
 
 
@@ -152,6 +158,9 @@ def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: d
         case EinsumScatter(einsum, scatter, way, chunks):
             name = variables[einsum.result]
             call = _ring_call("einsum_scatter", layouts, einsum.operands, einsum, scatter, way, chunks, variables)
+        case EinsumGather(einsum, gather, way, chunks):
+            name = variables[einsum.result]
+            call = _ring_call("einsum_gather", layouts, einsum.operands, einsum, gather, way, chunks, variables)
         case RotateEinsum(gathers, einsum):
             name = variables[einsum.result]
             terms, letters = _terms(layouts, einsum.operands, einsum.dims)
@@ -180,7 +189,7 @@ def _helpers(program: Program) -> list[str]:
     found: set[str] = set()
     for step in program.steps:
         match step:
-            case GatherEinsum(gather=moved) | EinsumScatter(scatter=moved):
+            case GatherEinsum(gather=moved) | EinsumScatter(scatter=moved) | EinsumGather(gather=moved):
                 in_order = moved.axes == tuple(axis for axis in program.mesh.names if axis in moved.axes)
                 found |= {"shift" if in_order else "shift_in_any_order", _RINGS[type(step)]}
             case RotateEinsum():

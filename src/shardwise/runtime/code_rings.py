@@ -121,6 +121,43 @@ def einsum_scatter(terms, *operands, dim, axes, ways, chunks=1):
     return result
 
 
+def einsum_gather(terms, *operands, dim, axes, ways, chunks=1):
+    """`jnp.einsum(terms, *operands)`, one device's block along `dim`, of which every device receives all.
+
+    The block is made in so many chunks. Each goes round the ring, up (`ways` is (1,)) or both up and down (1, -1), as
+    soon as it is there, while the next is multiplied.
+    """
+    inputs, out = terms.split("->")
+    n, place, at = lax.axis_size(axes), lax.axis_index(axes), out.index(dim)
+    width = next(x.shape[t.index(dim)] for x, t in zip(operands, inputs.split(","), strict=True) if dim in t)
+    size = -(-width // chunks)
+    begins = list(range(0, width, size))
+    hops = {1: n // 2, -1: (n - 1) // 2} if len(ways) == 2 else {ways[0]: n - 1}
+    flying, result = {}, None
+    for tick in range(len(begins) + max(hops.values())):
+        part = None
+        if tick < len(begins):  # this device's next chunk, when all before has been written
+            operands, result = lax.optimization_barrier((operands, result))
+            begin, rows = begins[tick], min(size, width - begins[tick])
+            pairs = zip(operands, inputs.split(","), strict=True)
+            cut = [lax.slice_in_dim(x, begin, begin + rows, axis=t.index(dim)) if dim in t else x for x, t in pairs]
+            part = jnp.einsum(terms, *cut)
+            if result is None:  # room, which is not filled: every block has its place
+                result = lax.empty((*part.shape[:at], n * width, *part.shape[at + 1 :]), part.dtype)
+        for number, begin in enumerate(begins[:tick]):
+            hop = tick - number
+            arrived = {way: block for way, block in flying[begin].items() if hops[way] >= hop}
+            arrived, result, part = lax.optimization_barrier((arrived, result, part))
+            flying[begin] = {way: shift(block, axes, way) for way, block in arrived.items() if hops[way] > hop}
+            for way, block in arrived.items():
+                start = (place - way * hop) % n * width + begin
+                result = lax.dynamic_update_slice_in_dim(result, block, start, axis=at)
+        if tick < len(begins):
+            flying[begins[tick]] = {way: shift(part, axes, way) for way in ways if hops[way]}
+            result = lax.dynamic_update_slice_in_dim(result, part, place * width + begins[tick], axis=at)
+    return result
+
+
 def rotate_einsum(terms, *operands, dim, axes):
     """`jnp.einsum(terms, *operands)` of two operands; `dim`, which is summed, is split over `axes[k]` in operand k.
 
@@ -161,7 +198,7 @@ def rotate_einsum(terms, *operands, dim, axes):
     return total
 
 
-HELPERS = ("shift", "shift_in_any_order", "gather_einsum", "einsum_scatter", "rotate_einsum")
+HELPERS = ("shift", "shift_in_any_order", "gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
 IMPORTS = {"shift_in_any_order": ("numpy as np",), "rotate_einsum": ("itertools", "math")}
 
 

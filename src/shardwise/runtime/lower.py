@@ -26,6 +26,7 @@ from shardwise.steps import (
     Automatic,
     CollectivePermute,
     Einsum,
+    EinsumGather,
     EinsumScatter,
     GatherEinsum,
     ReduceScatter,
@@ -106,7 +107,7 @@ def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) 
 def leaves_replicated(program: Program) -> bool:
     """Whether a ring makes what must leave equal on all of its devices: that JAX's types cannot follow."""
     needs = invarying_axes(program)
-    fused = (GatherEinsum, RotateEinsum)
+    fused = (GatherEinsum, EinsumGather, RotateEinsum)
     return any(
         isinstance(step, fused) and need & set(moved_axes(step)) for step, need in zip(program.steps, needs, strict=True)
     )
@@ -223,6 +224,10 @@ class _Local:
                 terms, out = self.terms(einsum, layouts)
                 over = {"axes": scatter.axes, "n": self.program.mesh.extent(scatter.axes), "way": way, "chunks": chunks}
                 return rings.einsum_scatter(values, terms, out, dim=self.names[scatter.dim], **over, **self.numbers)
+            case EinsumGather(einsum, gather, way, chunks):
+                terms, out = self.terms(einsum, layouts)
+                over = {"axes": gather.axes, "n": self.program.mesh.extent(gather.axes), "way": way, "chunks": chunks}
+                return rings.einsum_gather(values, terms, out, dim=self.names[gather.dim], **over, **self.numbers)
             case RotateEinsum(gathers, einsum):
                 terms, out = self.terms(einsum, layouts)
                 first, second = sorted(gathers, key=lambda gather: einsum.operands.index(gather.array))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,28 @@ def product(arrays: Sequence[Any], wanted: Product, numbers: Numbers, *, is_summ
     pairs = (x for pair in zip(arrays, terms, strict=True) for x in pair)
     dtype = numbers.accumulate if is_summand and numbers.accumulate is not None else numbers.preferred
     return jnp.einsum(*pairs, [names[dim] for dim in wanted.out], precision=numbers.precision, preferred_element_type=dtype)
+
+
+def extents(arrays: Sequence[Any], wanted: Product) -> dict[Any, int]:
+    """The size of every dimension of a product on this device."""
+    pairs = zip(arrays, wanted.terms, strict=True)
+    return {dim: size for array, term in pairs for dim, size in zip(term, array.shape, strict=True)}
+
+
+LANES = 128
+
+
+def least_read_again(wanted: Product, arrays: Sequence[Any], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
+    """The dimension along which a product's result is best cut into parts: every part reads again what lacks it.
+
+    Any but `dim` must give parts that are multiples of what a register holds.
+    """
+    fitting = [each for each in wanted.out if each == dim or sizes[each] % (parts * LANES) == 0]
+
+    def read_again(each: Any) -> int:
+        return sum(array.size for array, term in zip(arrays, wanted.terms, strict=True) if each not in term)
+
+    return min(fitting, key=lambda each: (read_again(each), each != dim))
 
 
 def cut(array: Any, term: Term, dim: Any, start: Any, size: int) -> Any:

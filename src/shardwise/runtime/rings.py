@@ -1,4 +1,4 @@
-"""Collective matmuls that overlap: gather and multiply, multiply and scatter, each the other's derivative.
+"""Collective matmuls that overlap: gather and multiply, multiply and scatter, each the other's derivative; and others.
 
 They run on local shards, inside `jax.shard_map`, and take einsums as lists of dimensions. What one hop of the ring
 brings hides behind the product of what the last one brought. Where several devices need the same result they need not
@@ -19,6 +19,7 @@ from shardwise.runtime.ring_paths import Ring, Schedule, Way
 from shardwise.runtime.ring_products import Numbers, Product, Term, as_varying, product, varying_axes
 from shardwise.runtime.ring_rotate import Rotation, rotate, rotate_back
 from shardwise.runtime.ring_scatter import Scatter, scatter
+from shardwise.runtime.ring_spread import Spread, spread
 
 Axes = str | Sequence[str]
 Others = tuple[tuple[Any, ...], ...]
@@ -94,6 +95,30 @@ def einsum_scatter(
         return product(arrays, wanted, numbers)
     job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll, save), numbers)
     return _scattered(job, (tuple(_all_varying(arrays, job.ring)),))
+
+
+def einsum_gather(
+    operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, dim: Any, axes: Axes, n: int,
+    way: Way = "bidirectional", chunks: int = 4, unroll: int = 16, precision: Any = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """Multiply, and gather the result along a dimension, of which every device has made a block.
+
+    The block is made in parts; each goes round as soon as it is there, while the next is multiplied.
+
+    Args:
+        operands: this device's shards; `terms` their dimensions, `out_term` those of the result: names or numbers.
+        dim: the result's dimension that is gathered: n times as long as the operands have it.
+        axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
+        way: from one neighbour, or from both, in half the steps.
+        chunks: in how many parts the block is made and sent; nothing hides the product of the first.
+    """
+    arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
+    numbers, wanted = Numbers(precision, preferred_element_type), Product(tuple(all_terms), tuple(out_term))
+    assert dim in wanted.out, f"the result has no dimension {dim}"
+    if n == 1:
+        return product(arrays, wanted, numbers)
+    job = Spread(_ring(axes, n), dim, wanted, Schedule(way, chunks, unroll), numbers)
+    return _spread(job, tuple(_all_varying(arrays, job.ring)))
 
 
 def rotate_einsum(
@@ -194,6 +219,27 @@ def _scattered_backward(job: Scatter, operands: Others, cotangent: Any) -> tuple
 
 
 _scattered.defvjp(lambda job, operands: (_scattered(job, operands), operands), _scattered_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _spread(job: Spread, operands: tuple[Any, ...]) -> Any:
+    return spread(job, operands)
+
+
+def _spread_backward(job: Spread, operands: tuple[Any, ...], cotangent: Any) -> tuple[Any]:
+    """A ring brings every device the sum of its block's cotangents; the rest are products on the spot."""
+    made = job.product
+    schedule = replace(job.schedule, chunks=1)
+    back = Scatter(job.ring, job.dim, (Product((made.out,), made.out),), schedule, job.numbers.backwards)
+    block = _scattered(back, ((cotangent,),))
+    found = []
+    for j, (array, term) in enumerate(zip(operands, made.terms, strict=True)):
+        wanted = Product((made.out, *made.terms[:j], *made.terms[j + 1 :]), term)
+        found.append(product([block, *operands[:j], *operands[j + 1 :]], wanted, job.numbers.backwards).astype(array.dtype))
+    return (tuple(found),)
+
+
+_spread.defvjp(lambda job, operands: (_spread(job, operands), operands), _spread_backward)
 
 
 def _once(job: Gather, block: Any, others: Sequence[Sequence[Any]]) -> list[Any]:
