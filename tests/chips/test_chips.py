@@ -19,6 +19,9 @@ GIB = 2**30
 MS = 1e-3
 
 
+MAY_BE_ZERO = ("sum_seconds", "eager_permutes")
+
+
 def named(path: Path) -> str:
     return path.stem
 
@@ -44,7 +47,7 @@ def test_every_figure_has_a_source_and_is_positive(path):
     assert len(cited) >= 9
     for where, entry in cited:
         assert set(entry) == {"value", "source"}, where
-        assert entry["value"] > 0, where
+        assert entry["value"] > 0 or (where[-1] in MAY_BE_ZERO and entry["value"] == 0), where
         assert math.isfinite(entry["value"]), where
         assert len(entry["source"].split()) >= 3, f"{where}: {entry['source']!r} says too little"
     loose = [key for section in table.values() if isinstance(section, dict) for key in section if key != "kind"]

@@ -63,16 +63,26 @@ class Brute:
 
     def explore(self, start: State) -> None:
         number = {start: 0}
+        last: dict[State, int] = {}  # a wanted state as the last of all, behind the copy that some hardware makes there
         self.states.append(start)
-        for state in self.states:  # grows while it is walked
+        for at, state in enumerate(self.states):  # grows while it is walked
+            if at in last.values():
+                self.edges.append([])
+                continue
             found = []
             for after, seconds, live, step in self.steps(state):
                 if after not in number:
                     number[after] = len(self.states)
                     self.states.append(after)
                 found.append((number[after], seconds, live, step))
+                if self.wanted(after):
+                    if after not in last:
+                        last[after] = len(self.states)
+                        self.states.append(after)
+                    copied = 0.0 if isinstance(step, Einsum) else self.costs.leaving(kind(step), self.bytes_of(after[0]))
+                    found.append((last[after], seconds + copied, live, step))
             self.edges.append(found)
-        self.ends = [at for at, state in enumerate(self.states) if self.wanted(state)]
+        self.ends = [*last.values(), *([0] if self.wanted(start) else [])]
 
     def wanted(self, state: State) -> bool:
         if self.einsum_owed(state):

@@ -301,6 +301,8 @@ class Search:
                 continue
             for seconds, live, before, move in into.get(state, ()):
                 total = label.seconds + seconds
+                if label.link is None:  # the last move of all
+                    total += self.costs.leaving(move.kind, space.bytes_of(state))
                 if not self.frontier:
                     if total > nearest.get(before, math.inf):
                         continue
@@ -318,7 +320,10 @@ class Search:
         best: dict[Any, Found] = {}
         for state, label in ways:
             for rest in onward.get(state, ()):
-                found = Found(label.seconds + rest.seconds, max(label.peak, rest.peak), state, label, rest)
+                total = label.seconds + rest.seconds
+                if rest.link is None and isinstance(label.link, Moved):
+                    total += self.costs.leaving(label.link.move.kind, self.space(root).bytes_of(state))
+                found = Found(total, max(label.peak, rest.peak), state, label, rest)
                 key = label.link.states if isinstance(label.link, Joined) else state
                 if found.peak <= self.budget and (key not in best or found.seconds < best[key].seconds):
                     best[key] = found
