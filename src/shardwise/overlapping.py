@@ -100,7 +100,7 @@ def measured(case: Case) -> Row:
     chosen, ours = next(iter(compiled.values()))
     priced, as_compiled = next((c, run) for c, run in compiled.values() if not _automatic(c.program))
     plain = _plain(chosen, plains)
-    whole = compiled[plain][1] if plain in compiled else ran(rehearsed(task, Candidate(plain, chosen.estimate), topology))
+    whole = compiled[plain][1] if plain in compiled else ran(rehearsed(task, plain, topology))
     matmul = local_seconds(task, plain, topology)
     written, best = overlap.bounds(task, case.kind, plains, matmul, chosen.estimate.flops)
     return Row(

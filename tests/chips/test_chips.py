@@ -19,7 +19,7 @@ GIB = 2**30
 MS = 1e-3
 
 
-MAY_BE_ZERO = ("sum_seconds", "eager_permutes")
+MAY_BE_ZERO = ("sum_seconds",)
 
 
 def named(path: Path) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
+from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a fixture
 
 import shardwise as sw
 from shardwise import evidence, loading
@@ -62,28 +62,9 @@ DEVICES = jax.devices()  # JAX starts here with the eight of the tests: the firs
 ARGS = ("--args", "float32[8@x,4]", "--mesh", "x=4")
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder(tmp_path, monkeypatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield
-    for name, imported in list(sys.modules.items()):
-        if str(getattr(imported, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
-
-
 @pytest.fixture
 def module(tmp_path) -> str:
-    """The name of a module of the user's, of its own for each test."""
-    name = f"train_{abs(hash(str(tmp_path)))}"
-    (tmp_path / f"{name}.py").write_text(MODULE, encoding="utf-8")
-    return name
-
-
-def said(capsys) -> str:
-    told = capsys.readouterr().err
-    assert "Traceback" not in told
-    return told
+    return module_of(tmp_path, MODULE)
 
 
 def edit(module: str, old: str, new: str) -> None:

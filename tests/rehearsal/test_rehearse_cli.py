@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a fixture
 
 from shardwise.cli import main
 from shardwise.compiled import certify, compiling, lock
@@ -40,28 +39,9 @@ def test_total(comms_lock):
 """
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder(tmp_path, monkeypatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield
-    for name, imported in list(sys.modules.items()):
-        if str(getattr(imported, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
-
-
 @pytest.fixture
 def module(tmp_path) -> str:
-    """The name of a module of the user's, of its own for each test."""
-    name = f"train_{abs(hash(str(tmp_path)))}"
-    (tmp_path / f"{name}.py").write_text(MODULE, encoding="utf-8")
-    return name
-
-
-def said(capsys) -> str:
-    told = capsys.readouterr().err
-    assert "Traceback" not in told
-    return told
+    return module_of(tmp_path, MODULE)
 
 
 def test_rehearse_a_function(module, capsys):

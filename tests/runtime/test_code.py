@@ -18,7 +18,7 @@ from shardwise.planning.fuse import names_of
 from shardwise.program import Program
 from shardwise.runtime.code import source
 from shardwise.runtime.lower import leaves_replicated
-from shardwise.steps import AllGather, Einsum, EinsumScatter, GatherEinsum, ReduceScatter
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter
 
 # Every one can be gathered for, one way and both, or be turned to where it is scattered; one can rotate, too.
 EQUATIONS = {
@@ -105,6 +105,7 @@ CHUNKED = {
     "A[I_x, J] · B[J, K] -> C[I, K]": lambda way, chunks: GatherEinsum(*GATHERED, way, chunks),
     "A[I_x, J] · B[J_x, K] -> C[I_x, K]": lambda way, chunks: GatherEinsum(*SUMMED, way, chunks),
     "A[I, J_x] · B[J_x, K] -> C[I_x, K]": lambda way, chunks: EinsumScatter(*SCATTERED, way, chunks),
+    "A[I_x, J] · B[J, K] -> C[I,  K]": lambda way, chunks: EinsumGather(SCATTERED[0], AllGather("C", "I", ("x",)), way, chunks),
 }
 
 
@@ -122,6 +123,7 @@ def test_a_ring_over_two_axes_in_either_order(axes):
     split = "{" + ",".join(axes) + "}"
     for equation, step in {
         f"A[I_{split}, J] · B[J, K] -> C[I, K]": GatherEinsum(AllGather("A", "I", axes), GATHERED[1]),
+        f"A[I_{split}, J] · B[J, K] -> C[I,  K]": EinsumGather(SCATTERED[0], AllGather("C", "I", axes)),
         f"A[I, J_{split}] · B[J_{split}, K] -> C[I_{split}, K]": EinsumScatter(SCATTERED[0], ReduceScatter("C", "I", axes)),
     }.items():
         inputs = tuple((operand.name, operand.layout) for operand in sw.parse(equation).operands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.runtime.ring_paths import gathering
-from shardwise.runtime.rings import einsum_scatter, gather_einsum, rotate_einsum
+from shardwise.runtime.rings import einsum_gather, einsum_scatter, gather_einsum, rotate_einsum
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     checked: bool = True
     axes: tuple[str, ...] = ("x",)
+    spread: bool = False  # multiply first, and gather the result
 
     @property
     def terms(self) -> list[str]:
@@ -52,6 +53,9 @@ class Case:
         shared = {"dim": self.dim, "axes": self.axes, "n": n} | dict(self.options)
 
         def local(*shards: Any) -> Any:
+            if self.spread:
+                options = {name: value for name, value in shared.items() if name not in ("save", "accumulate")}
+                return einsum_gather(shards, self.terms[:-1], self.terms[-1], **options)
             if self.gathered is None:
                 return einsum_scatter(shards, self.terms[:-1], self.terms[-1], **shared)
             return gather_einsum(shards, self.terms[:-1], self.terms[-1], gathered=self.gathered, **shared)
@@ -120,16 +124,17 @@ AG = Case("I_x J, J K -> I K", "I", gathered=0, checked=False)
 UP = Case("I_x J, J K_x -> I K_x", "I", gathered=0)
 WEIGHTS = Case("B_x D, D_x F -> B_x F", "D", gathered=1)
 DOWN = Case("I J_x, J_x K -> I_x K", "I")
+SPREAD = Case("I_x J, J K -> I K", "I", checked=False, spread=True)
 WAYS = [{"way": way, "chunks": chunks} for way in ("ring", "bidirectional") for chunks in (1, 2, 3)]
 
 
 @functools.cache
-def four_kinds(n: int, dtype: Any) -> tuple[list[tuple[Case, dict[str, int]]], Any]:
-    """The four kinds with odd and even blocks, each with another schedule, in one compiled function."""
+def all_kinds(n: int, dtype: Any) -> tuple[list[tuple[Case, dict[str, int]]], Any]:
+    """All kinds with odd and even blocks, each with another schedule, in one compiled function."""
     found, ways = [], itertools.cycle(WAYS[n % 6 :] + WAYS[: n % 6])
-    for number, (kind, each) in enumerate(itertools.product((AG, UP, WEIGHTS, DOWN), (3, 4))):
+    for number, (kind, each) in enumerate(itertools.product((AG, UP, WEIGHTS, DOWN, SPREAD), (3, 4))):
         options = next(ways) | {"save": number % 3 != 0}
-        case = Case(kind.layouts, kind.dim, kind.gathered, options, kind.checked)
+        case = replace(kind, options=options)
         found.append((case, case.sizes(n, each)))
     functions = [value_and_derivatives(case.on(mesh_of(x=n))) for case, _ in found]
     return found, jax.jit(lambda given: [f(*args) for f, args in zip(functions, given, strict=True)])
@@ -140,7 +145,7 @@ def four_kinds(n: int, dtype: Any) -> tuple[list[tuple[Case, dict[str, int]]], A
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=8)
 def test_values_and_derivatives_are_those_of_the_einsum(n: int, dtype: Any, seed: int):
-    cases, function = four_kinds(n, dtype)
+    cases, function = all_kinds(n, dtype)
     rng = np.random.default_rng(seed)
     drawn = [[whole(rng, term, sizes, dtype) for term in case.terms] for case, sizes in cases]
     laid = [placed(case, mesh_of(x=n), arrays[:-1], arrays[-1]) for (case, _), arrays in zip(cases, drawn, strict=True)]

@@ -20,6 +20,7 @@ from shardwise.reference import run
 from shardwise.steps import (
     AllGather,
     Einsum,
+    EinsumGather,
     EinsumScatter,
     Fused,
     GatherEinsum,
@@ -44,7 +45,8 @@ GATHER = GatherEinsum(AllGather("A", "I", ("x",)), PRODUCT)
 SCATTER = EinsumScatter(PRODUCT, ReduceScatter("C", "I", ("x",)))
 ROTATE = RotateEinsum((AllGather("A", "J", ("y",)), AllGather("B", "J", ("x",))), PRODUCT)
 CANNOT_ROTATE = "two operands rotate along the one dimension that they sum, each over one axis of its own"
-ALL = [GATHER, SCATTER, ROTATE]
+SPREAD = EinsumGather(PRODUCT, AllGather("C", "I", ("x",)))
+ALL = [GATHER, SCATTER, SPREAD, ROTATE]
 
 
 def layouts(**texts: str) -> dict[str, Layout]:
@@ -54,6 +56,7 @@ def layouts(**texts: str) -> dict[str, Layout]:
 BEFORE = {
     GATHER: (X4, layouts(A="I_x, J", B="J, K")),
     SCATTER: (X4, layouts(A="I, J_x", B="J_x, K")),
+    SPREAD: (X4, layouts(A="I_x, J", B="J, K")),
     ROTATE: (GRID, layouts(A="I_x, J_y", B="J_x, K_y")),
 }
 
@@ -152,6 +155,7 @@ def test_nothing_that_must_be_equal_everywhere_is_added_in_orders_that_differ(ra
     ("step", "why"),
     [
         (EinsumScatter(PRODUCT, ReduceScatter("A", "I", ("x",))), "A is scattered, and the product is C"),
+        (EinsumGather(PRODUCT, AllGather("A", "I", ("x",))), "A is gathered, and the product is C"),
         (GatherEinsum(AllGather("D", "I", ("x",)), PRODUCT), "D is gathered, but is no operand of the product, or twice"),
         (
             GatherEinsum(AllGather("A", "I", ("x",)), Einsum(("A", "A"), "C", ("I", "J"))),
@@ -216,6 +220,7 @@ def test_a_program_says_which_step_is_refused():
             ("x",),
         ),
         (SCATTER, "einsum-scatter", "multiply while scattering over x (I), both ways", ("x",)),
+        (SPREAD, "einsum-gather", "multiply, and gather C over x (I), both ways in 4 chunks a block", ("x",)),
         (ROTATE, "rotate-einsum", "multiply while rotating A over y and B over x", ("y", "x")),
         (
             GatherEinsum(AllGather("A", "I", ("y", "x")), PRODUCT, "ring", 3),
@@ -251,10 +256,11 @@ def test_what_overlap_may_call_them():
     assert names_of(replace(SCATTER, way="ring")) == {"ring", "scatter"}
     assert names_of(ROTATE) == {"rotate"}
     assert list(forms_of(ROTATE)) == [ROTATE]
-    for step in (GATHER, SCATTER):
+    assert names_of(SPREAD) == {"bidirectional"}
+    for step, count in ((GATHER, 4), (SCATTER, 4), (SPREAD, 6)):
         forms = list(forms_of(step))
         assert step in forms
-        assert len(set(forms)) == len(forms) == 4
+        assert len(set(forms)) == len(forms) == count
         assert {parts(form) for form in forms} == {parts(step)}
 
 

@@ -71,8 +71,9 @@ class Compiler:
 
     Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and
     how much more a product costs that takes in a sum from a neighbour. Of arrays that are copied: bytes a second. Of
-    collectives: whether a permute starts as soon as it can (1) or before the last product that could hide it (0), and
-    how often a reduce-scatter sends its bytes (2 where it is compiled as an all-reduce and a slice).
+    collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for enough (it
+    starts no earlier than that), and how often a reduce-scatter sends its bytes (2 where it is compiled as an all-reduce
+    and a slice).
     """
 
     efficiency: Figure
@@ -80,7 +81,7 @@ class Compiler:
     start_seconds: Figure
     sum_seconds: Figure
     copied_bytes_per_s: Figure
-    eager_permutes: Figure
+    cover_flops_per_byte: Figure
     reduce_scatter_sends: Figure
 
 

@@ -66,7 +66,7 @@ def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Can
     names = tuple(name for name, _ in like.inputs)
     program = Program(task.mesh, like.inputs, (Automatic(names, like.output, like.result),), like.output)
     try:
-        audit = rehearsed(task, Candidate(program, _nothing()), topology)
+        audit = rehearsed(task, program, topology)
     except (CompileError, TypeError, ValueError):
         return
     timeline = audit.timeline()
@@ -77,18 +77,15 @@ def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Can
     seconds, flops, memory = timeline.step_seconds, audit.work.flops_per_device, audit.memory.peak if audit.memory else 0
     moving = timeline.transfer_seconds
     cost = StepCost(seconds, flops, sum(wire.values()), memory, moving, timeline.exposed_seconds)
-    hidden = timeline.exposed_seconds / moving if moving else 0.0
+    exposed_fraction = timeline.exposed_seconds / moving if moving else 0.0
     compute = seconds - timeline.exposed_seconds
-    estimate = Estimate(seconds, compute, moving, flops, wire, memory, hidden, audit.work.repeated or 1.0, (cost,))
+    repeated = audit.work.repeated or 1.0
+    estimate = Estimate(seconds, compute, moving, flops, wire, memory, exposed_fraction, repeated, (cost,))
     yield Candidate(program, estimate, timeline), audit
 
 
-def _nothing() -> Estimate:
-    return Estimate(0.0, 0.0, 0.0, 0.0, {}, 0.0, 0.0, 1.0, (StepCost(0.0),))
-
-
-def rehearsed(task: Problem, candidate: Candidate, topology: Topology) -> Audit:
-    """What the target's compiler makes of a candidate."""
+def rehearsed(task: Problem, program: Program, topology: Topology) -> Audit:
+    """What the target's compiler makes of a program."""
     mesh = mesh_of(topology, task.mesh)
     args = [
         jax.ShapeDtypeStruct(
@@ -96,13 +93,13 @@ def rehearsed(task: Problem, candidate: Candidate, topology: Topology) -> Audit:
         )
         for operand in task.equation.operands
     ]
-    return rehearse(planned_function(task, candidate.program, mesh), *args, on=topology, mesh=mesh)
+    return rehearse(planned_function(task, program, mesh), *args, on=topology, mesh=mesh)
 
 
 def _timed(task: Problem, candidate: Candidate, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:
     """The candidate with its timeline; nothing where the compiler refuses it, as for want of memory."""
     try:
-        audit = rehearsed(task, candidate, topology)
+        audit = rehearsed(task, candidate.program, topology)
     except CompileError:
         return
     yield dataclasses.replace(candidate, confirmed=audit.timeline()), audit

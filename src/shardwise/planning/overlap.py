@@ -45,7 +45,8 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             def multiply(share: float) -> float:
                 return product.seconds(costs, gather.dim, share / n, adds)
 
-            time = _timed(functools.partial(gather_time, joined=adds), costs, n, way, chunks, gather.axes, block, multiply)
+            simulate = functools.partial(gather_time, n, way, chunks, joined=adds)
+            time = _timed(simulate, costs, n, way, gather.axes, block, product.flops / n, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
@@ -55,7 +56,8 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             def multiply(share: float) -> float:
                 return product.seconds(costs, scatter.dim, share / n, adds=True) + costs.sum_seconds
 
-            time = _timed(scatter_time, costs, n, way, chunks, scatter.axes, block, multiply)
+            simulate = functools.partial(scatter_time, n, way, chunks)
+            time = _timed(simulate, costs, n, way, scatter.axes, block, product.flops / n, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
         case EinsumGather(einsum, gather, way, chunks):
             n = costs.mesh.extent(gather.axes)
@@ -65,8 +67,8 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             def multiply(share: float) -> float:  # cut where the least is read again
                 return min(product.seconds(costs, dim, share, adds=False) for dim in einsum.dims)
 
-            spread = functools.partial(spread_time, laid=lambda share: costs.copy(share * block))
-            time = _timed(spread, costs, n, way, chunks, gather.axes, block, multiply)
+            simulate = functools.partial(spread_time, n, way, chunks, laid=lambda share: costs.copy(share * block))
+            time = _timed(simulate, costs, n, way, gather.axes, block, product.flops, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 3 * block)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
@@ -95,16 +97,20 @@ def _rotated(
 
 
 def _timed(
-    simulate: Callable[..., RingTime], costs: Costs, n: int, way: str, chunks: int, axes: tuple[str, ...], block: float,
+    simulate: Callable[..., RingTime], costs: Costs, n: int, way: str, axes: tuple[str, ...], block: float, flops: float,
     multiply: Callable[[float], float],
 ) -> tuple[RingTime, float]:  # fmt: skip
-    """The ring's time, and how long its transfers take in all; devices that share one host's cores hide nothing."""
+    """The ring's time, and how long its transfers take in all; devices that share one host's cores hide nothing.
+
+    A block has so many bytes, and its product so many FLOPs.
+    """
     hop = costs.hop(axes)
     moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
     if isinstance(costs.hardware.links, Memory):
-        busy = simulate(n, way, chunks, Traffic(hop, 0.0), multiply).product_seconds
+        busy = simulate(traffic=Traffic(hop, 0.0), product=multiply).product_seconds
         return RingTime(busy + moving, busy), moving
-    return simulate(n, way, chunks, Traffic(hop, block, costs.eager), multiply), moving
+    cover = costs.cover * block / flops if flops else math.inf
+    return simulate(traffic=Traffic(hop, block, cover), product=multiply), moving
 
 
 def _cost(time: tuple[RingTime, float], flops: float, sent: float, live: float) -> StepCost:

@@ -103,9 +103,9 @@ class Costs:
         return 0.0 if self.hardware.compiler is None else self.hardware.compiler.sum_seconds.value
 
     @property
-    def eager(self) -> bool:
-        """Whether permutes start as soon as they can, or just before the last product that could hide them."""
-        return self.hardware.compiler is None or bool(self.hardware.compiler.eager_permutes.value)
+    def cover(self) -> float:
+        """The FLOPs of products that a permute is left to hide behind, for each byte; those there are, by default."""
+        return math.inf if self.hardware.compiler is None else self.hardware.compiler.cover_flops_per_byte.value
 
     def hop(self, axes: Axes) -> Hop:
         """One step of a ring over mesh axes."""

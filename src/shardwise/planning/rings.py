@@ -6,6 +6,7 @@ lane; where both ways share links (a switch, a line) they share one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,12 +31,13 @@ class RingTime:
 class Traffic:
     """What carries a ring: one hop of it, the bytes of a block, and when the compiler lets a transfer start.
 
-    `eager`: as soon as it can; else just before the last product in front of what needs it, which alone hides it.
+    `cover`: a compiler may start a transfer late, when the products left before its end are what it takes for enough: of
+    a block's transfer so many times a block's product. By default as soon as it can.
     """
 
     hop: Hop
     block_bytes: float
-    eager: bool = True
+    cover: float = math.inf
 
 
 Product = Callable[[float], float]  # seconds of the product of a share of a block
@@ -58,13 +60,13 @@ class _Work:
     seconds: list[float] = field(default_factory=list)
     needs: list[list[int]] = field(default_factory=list)
     sent: list[_Sent] = field(default_factory=list)
-    hidden_by: dict[int, int] = field(default_factory=dict)  # the transfer, and the last product before what needs it
-    product: int = -1  # the last so far
+    used: dict[int, int] = field(default_factory=dict)  # the transfer, and the work that needs it
+    shares: list[float] = field(default_factory=list)  # of a block's product; none of what is no product
 
-    def do(self, seconds: float, needs: Sequence[int] = (), is_product: bool = True) -> None:
-        self.hidden_by |= dict.fromkeys(needs, self.product)
-        self.product = len(self.seconds) if is_product else self.product
+    def do(self, seconds: float, share: float, needs: Sequence[int] = ()) -> None:
+        self.used |= dict.fromkeys(needs, len(self.seconds))
         self.seconds.append(seconds)
+        self.shares.append(share)
         self.needs.append(list(needs))
 
     def send(self, way: int, share: float, is_passed_on: bool = False) -> int:
@@ -72,13 +74,22 @@ class _Work:
         self.sent.append(_Sent(way, share, len(self.seconds), is_passed_on))
         return len(self.sent) - 1
 
+    def start(self, number: int, cover: float) -> int:
+        """The work at which a transfer starts: where the products left before its end are enough, or where it can."""
+        sent = self.sent[number]
+        place, left = self.used[number], cover * sent.share
+        while place > sent.ready and left > 0:
+            place -= 1
+            left -= self.shares[place]
+        return place
+
 
 def _played(work: _Work, traffic: Traffic) -> RingTime:
     """Go through the work in order; each way sends one transfer after the other."""
     before: list[list[int]] = [[] for _ in work.seconds]  # each work waits for what it needs
     after: list[list[int]] = [[] for _ in work.seconds]  # each work has that
     for number, sent in enumerate(work.sent):
-        place = sent.ready if traffic.eager else max(sent.ready, work.hidden_by[number])
+        place = work.start(number, traffic.cover)
         (after if sent.is_passed_on or place > sent.ready else before)[place].append(number)
     free, arrival = [0.0, 0.0], [0.0] * len(work.sent)
 
@@ -166,8 +177,9 @@ def _strands(n: int, way: str, chunks: int) -> list[tuple[int, int, int]]:
 def _gather(n: int, way: str, chunks: int, product: Product, joined: bool) -> _Work:
     share, strands, work = 1 / chunks, _strands(n, way, chunks), _Work()
     flying = [work.send(one_way, share) for _, one_way, _ in strands]
-    work.do(product(1.0))
-    seconds = {1: [product(share)], 2: [product(2 * share)] if joined else [product(share)] * 2}
+    work.do(product(1.0), 1.0)
+    seconds = {each: product(each) for each in (share, 2 * share)}
+    shares = {1: [share], 2: [2 * share] if joined else [share] * 2}
     for hop in range(max((hops for *_, hops in strands), default=0)):
         for part in range(chunks):
             here = [k for k, (of, _, hops) in enumerate(strands) if of == part and hops > hop]
@@ -175,8 +187,8 @@ def _gather(n: int, way: str, chunks: int, product: Product, joined: bool) -> _W
             for k in here:
                 if strands[k][2] > hop + 1:
                     flying[k] = work.send(strands[k][1], share, is_passed_on=True)
-            for place, took in enumerate(seconds[len(here)] if here else []):
-                work.do(took, () if place else arrived)
+            for place, part_share in enumerate(shares[len(here)] if here else []):
+                work.do(seconds[part_share], part_share, () if place else arrived)
     return work
 
 
@@ -187,7 +199,7 @@ def _scatter(n: int, way: str, chunks: int, product: Product) -> _Work:
     flying: list[int | None] = [None] * count
     for hop in range(n):
         for number, arrived in enumerate(flying):
-            work.do(part_seconds, () if arrived is None else (arrived,))
+            work.do(part_seconds, 1 / count, () if arrived is None else (arrived,))
             if hop < n - 1:
                 flying[number] = work.send(ways[number % len(ways)], 1 / count)
     return work
@@ -199,7 +211,7 @@ def _spread(n: int, way: str, chunks: int, product: Product, laid: Product) -> _
     flying: dict[int, int] = {}
     for tick in range(chunks + max((hops for *_, hops in strands), default=0)):
         if tick < chunks:
-            work.do(part_seconds)
+            work.do(part_seconds, share)
         for part in range(min(tick, chunks)):
             here = [k for k, (of, _, hops) in enumerate(strands) if of == part and hops >= tick - part]
             arrived = [flying[k] for k in here]
@@ -207,10 +219,10 @@ def _spread(n: int, way: str, chunks: int, product: Product, laid: Product) -> _
                 if strands[k][2] > tick - part:
                     flying[k] = work.send(strands[k][1], share, is_passed_on=True)
             for place in range(len(here)):
-                work.do(laid_seconds, () if place else arrived, is_product=False)
+                work.do(laid_seconds, 0.0, () if place else arrived)
         if tick < chunks:
             for k, (of, one_way, _) in enumerate(strands):
                 if of == tick:
                     flying[k] = work.send(one_way, share)
-            work.do(laid_seconds, is_product=False)
+            work.do(laid_seconds, 0.0)
     return work

@@ -131,6 +131,12 @@ def einsum_gather(terms, *operands, dim, axes, ways, chunks=1):
     n, place, at = lax.axis_size(axes), lax.axis_index(axes), out.index(dim)
     width = next(x.shape[t.index(dim)] for x, t in zip(operands, inputs.split(","), strict=True) if dim in t)
     size = -(-width // chunks)
+
+    def laid(result, part, start):
+        if result is None:  # room, which is not filled: every block has its place
+            result = lax.empty((*part.shape[:at], n * width, *part.shape[at + 1 :]), part.dtype)
+        return lax.dynamic_update_slice_in_dim(result, part, start, axis=at)
+
     begins = list(range(0, width, size))
     hops = {1: n // 2, -1: (n - 1) // 2} if len(ways) == 2 else {ways[0]: n - 1}
     flying, result = {}, None
@@ -142,19 +148,16 @@ def einsum_gather(terms, *operands, dim, axes, ways, chunks=1):
             pairs = zip(operands, inputs.split(","), strict=True)
             cut = [lax.slice_in_dim(x, begin, begin + rows, axis=t.index(dim)) if dim in t else x for x, t in pairs]
             part = jnp.einsum(terms, *cut)
-            if result is None:  # room, which is not filled: every block has its place
-                result = lax.empty((*part.shape[:at], n * width, *part.shape[at + 1 :]), part.dtype)
         for number, begin in enumerate(begins[:tick]):
             hop = tick - number
             arrived = {way: block for way, block in flying[begin].items() if hops[way] >= hop}
             arrived, result, part = lax.optimization_barrier((arrived, result, part))
             flying[begin] = {way: shift(block, axes, way) for way, block in arrived.items() if hops[way] > hop}
             for way, block in arrived.items():
-                start = (place - way * hop) % n * width + begin
-                result = lax.dynamic_update_slice_in_dim(result, block, start, axis=at)
-        if tick < len(begins):
+                result = laid(result, block, (place - way * hop) % n * width + begin)
+        if part is not None:
             flying[begins[tick]] = {way: shift(part, axes, way) for way in ways if hops[way]}
-            result = lax.dynamic_update_slice_in_dim(result, part, place * width + begins[tick], axis=at)
+            result = laid(result, part, place * width + begins[tick])
     return result
 
 
