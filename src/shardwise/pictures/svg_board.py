@@ -1,0 +1,234 @@
+"""Boards drawn as SVG: blocks with rims and marks, labels along the edges, and the legend of the marks that occur."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from shardwise.pictures.picture import Board, Box, Track, left_out
+from shardwise.pictures.svg_pen import MONO, WIDE, Drawn, element, label, measure, paragraph, stacked, titled
+from shardwise.pictures.svg_style import SHADES, tone_class
+
+HEAD, BODY, EDGE = 15.0, 11.0, 11.0  # sizes of letters
+GAP, LEVEL, LEFT_OUT = 4.0, 16.0, 24.0  # between blocks; more for each level of nesting; the place of tracks left out
+STACK = 3.5  # offset of each card of a stack
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The measures of one board: of its cells, and what is written in them."""
+
+    width: float
+    height: float
+    gap: float
+    head: float  # size of its letters; 0 where none fit
+    body: bool
+    aside: bool
+    stack: bool
+
+
+def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True) -> Drawn:
+    """A board with its name, edges and notes.
+
+    Args:
+        prefix: of the names of patterns.
+        width: that it may take.
+        named: whether name and caption stand above it.
+    """
+    margin = _margin(drawn)
+    look = _look(drawn, width - margin)
+    xs = _places(drawn.columns, look.width, look.gap)
+    ys = _places(drawn.rows, look.height, look.gap)
+    top = _top(drawn)
+    body = [*_edges(drawn, look, xs, ys, margin, top)]
+    for box in drawn.boxes:
+        body.append(_box(box, margin + xs[box.column], top + ys[box.row], look, prefix))
+    extra = 2 * STACK if look.stack else 0.0
+    wide = margin + xs[-1] + _size(drawn.columns[-1], look.width) + extra
+    high = top + ys[-1] + _size(drawn.rows[-1], look.height) + extra
+    cells = Drawn(
+        wide,
+        high,
+        element("g", "".join(body), data_array=drawn.name, data_rows=drawn.row_title, data_columns=drawn.column_title),
+    )
+    notes = [*drawn.notes, *filter(None, [left_out(drawn)])]
+    if not look.head and drawn.boxes:
+        notes.append("point at a block to read its devices and slices")
+    room = max(wide, min(width, 380.0))
+    pieces = [_name(drawn, max(wide, width if named else 0.0))] if named else []
+    return stacked([*pieces, cells, *(paragraph(note, room, 11.5) for note in notes)], 6)
+
+
+def _name(drawn: Board, width: float) -> Drawn:
+    name = label(0, 15, drawn.name, size=15, look="m b")
+    caption = paragraph(drawn.caption, width, 12.5)
+    return stacked([Drawn(measure(drawn.name, 15, True), 20, name), caption], 2)
+
+
+def _look(drawn: Board, width: float) -> Look:
+    """The largest cells that fit: with all that is to be written, then with less, then with none."""
+    copies = any(box.copies > 1 for box in drawn.boxes)
+    count = len(drawn.columns)
+    for aside in (True, False):
+        wide = max(46.0, *(_wide(box, aside) for box in drawn.boxes)) if drawn.boxes else 46.0
+        gap = GAP + (2 * STACK if copies else 0)
+        lines = max((len(box.body) + (aside and bool(box.aside)) for box in drawn.boxes), default=0)
+        if _places(drawn.columns, wide, gap)[-1] + wide <= width or (not aside and count == 1):
+            return Look(wide, max(40.0, 28 + 14.5 * lines), gap, HEAD, True, aside, copies)
+    gap = 1.5 if count > 24 else 3.0
+    fixed = _places(drawn.columns, 0.0, gap)[-1]
+    cell = min(max((width - fixed) / max(count, 1), 5.0), 44.0)
+    longest = max((len(box.head) for box in drawn.boxes), default=1)
+    head = min(HEAD, (cell - 4) / longest / MONO)
+    return Look(cell, max(min(cell, 30.0), 9.0), gap, head if head >= 7 else 0.0, False, False, False)
+
+
+def _wide(box: Box, aside: bool) -> float:
+    lines = [(box.head, HEAD), *((line, BODY) for line in box.body), *([(box.aside, BODY)] if aside else [])]
+    return max(measure(text, size, True, 28) for text, size in lines) + 18
+
+
+def _size(track: Track, cell: float) -> float:
+    return LEFT_OUT if track.left_out else cell
+
+
+def _places(tracks: Sequence[Track], cell: float, gap: float) -> list[float]:
+    """Where each track begins."""
+    places, at = [], 0.0
+    for number, track in enumerate(tracks):
+        if number:
+            at += _size(tracks[number - 1], cell) + gap + (LEVEL * track.gap if track.gap else 0)
+        places.append(at)
+    return places
+
+
+# Edges: titles of the dimensions, headers of the outer ones, labels of the tracks.
+
+
+def _margin(drawn: Board) -> float:
+    labels = max((measure(track.label, EDGE, True, 16) for track in drawn.rows), default=0.0)
+    headers = max((measure(track.header, EDGE, True, 18) for track in drawn.rows), default=0.0)
+    title = measure(drawn.row_title, EDGE, True, 18) if drawn.row_title and labels else 0.0
+    inner = max(labels, title if not headers else 0.0)
+    return (inner + 10 if inner else 0.0) + (max(headers, title) + 12 if headers else 0.0)
+
+
+def _top(drawn: Board) -> float:
+    rows = sum(any(getattr(track, kind) for track in drawn.columns) for kind in ("header", "label"))
+    return 16.0 * (rows + bool(drawn.column_title or (drawn.row_title and _margin(drawn)))) + (
+        4 if rows or drawn.row_title else 0
+    )
+
+
+def _edges(drawn: Board, look: Look, xs: Sequence[float], ys: Sequence[float], margin: float, top: float) -> Iterator[str]:
+    small = {"size": EDGE, "look": "m f"}
+    if drawn.row_title and margin:
+        yield label(0, 11, drawn.row_title + " ↓", most=18, size=EDGE, look="m b")
+    if drawn.column_title:
+        yield (
+            label(margin, 11, drawn.column_title + " →", most=40, size=EDGE, look="m b")
+            if not (drawn.row_title and margin and margin < measure(drawn.row_title + " ↓", EDGE, True))
+            else label(margin + 14, 11, drawn.column_title + " →", most=40, size=EDGE, look="m b")
+        )
+    for at in _spread(drawn.columns, xs, max((measure(t.label, EDGE, True, 16) for t in drawn.columns), default=0.0) + 6):
+        x, text = margin + xs[at] + look.width / 2, drawn.columns[at].label
+        over = look.width < measure(text, EDGE, True, 16) and at == len(xs) - 1  # it would leave the picture
+        x, anchor = (x + look.width / 2, "end") if over else (x, "middle")
+        yield label(x, top - 6, text, anchor=anchor, most=16, **small)
+    for track, x in zip(drawn.columns, xs, strict=True):
+        if track.header:
+            yield label(margin + x, top - 22, track.header, most=24, size=EDGE, look="m b f")
+        if track.left_out:
+            yield label(margin + x + LEFT_OUT / 2, top + ys[-1] / 2 + look.height / 2 + 4, "⋯", anchor="middle", size=16)
+    for at in _spread(drawn.rows, ys, 13.0):
+        y = top + ys[at] + look.height / 2 + 4
+        yield label(margin - 8, y, drawn.rows[at].label, anchor="end", most=16, **small)
+    for track, y in zip(drawn.rows, ys, strict=True):
+        if track.header:
+            yield label(0, top + y + look.height / 2 + 4, track.header, most=18, size=EDGE, look="m b f")
+        if track.left_out:
+            yield label(margin + xs[-1] / 2 + look.width / 2, top + y + LEFT_OUT / 2 + 6, "⋮", anchor="middle", size=16)
+
+
+def _spread(tracks: Sequence[Track], places: Sequence[float], need: float) -> Iterator[int]:
+    """The tracks whose labels have room, evenly; the last one too, where nothing is near."""
+    last = -math.inf
+    for number, (track, at) in enumerate(zip(tracks, places, strict=True)):
+        if track.label and at - last >= need:
+            yield number
+            last = at
+
+
+# Boxes.
+
+
+def _box(box: Box, x: float, y: float, look: Look, prefix: str) -> str:
+    kind = tone_class(box.tone)
+    small = look.width < 24
+    rims = f"box {kind}" + (" sum" if box.summands > 1 else "") + (" tiny" if small else "")
+    shape = {"width": look.width, "height": look.height, "rx": None if small else 5.0}
+    body = []
+    if look.stack and box.copies > 1:
+        for card in (2, 1):
+            body.append(element("rect", x=x + card * STACK, y=y + card * STACK, class_=rims, **shape))
+    body.append(element("rect", x=x, y=y, class_=rims, **shape))
+    body += _padding(box, x, y, look, prefix)
+    body += _texts(box, x, y, look, kind)
+    facts = {f"data_{name}": value or "-" for name, value in box.facts}
+    return element("g", titled(box.title) + "".join(body), **facts)
+
+
+def _padding(box: Box, x: float, y: float, look: Look, prefix: str) -> Iterator[str]:
+    down, across = box.padding
+    filled = {"fill": f"url(#{prefix}pad)", "class_": "hatch"}
+    if down:
+        yield element("rect", x=x, y=y + look.height * (1 - down), width=look.width, height=look.height * down, **filled)
+    if across:
+        high = look.height * (1 - down)
+        if high:
+            yield element("rect", x=x + look.width * (1 - across), y=y, width=look.width * across, height=high, **filled)
+
+
+def _texts(box: Box, x: float, y: float, look: Look, kind: str) -> Iterator[str]:
+    if not look.head:
+        return
+    lines = [(box.head, look.head, "m b")]
+    if look.body:
+        lines += [(line, BODY, "m") for line in box.body]
+    if look.aside and box.aside:
+        lines.append((box.aside, BODY, "m f"))
+    ink = f" si{kind[1:]}" if kind.startswith("s") else ""
+    high = sum(size * 1.3 for _, size, _ in lines)
+    at = y + (look.height - high) / 2
+    for text, size, style in lines:
+        at += size * 1.3
+        shade = style.replace(" f", "") + ink if ink else style
+        yield label(x + look.width / 2, at - size * 0.3, text, size=size, anchor="middle", look=shade, most=28)
+
+
+def legend(boards: Iterable[Board], prefix: str) -> Drawn:
+    """What the marks mean, of those that occur."""
+    boxes = [box for drawn in boards for box in drawn.boxes]
+    look = Look(26.0, 16.0, 0, 0, False, False, True)
+    samples = []
+    if any(box.copies > 1 for box in boxes):
+        samples.append((Box(0, 0, "", copies=2), "copies: each of the devices holds the same"))
+    if any(box.summands > 1 for box in boxes):
+        samples.append((Box(0, 0, "", summands=2), "summands (0+1): the value is the sum of what the devices hold"))
+    if any(any(box.padding) for box in boxes):
+        samples.append((Box(0, 0, "", padding=(1.0, 0.0)), "padding: zeros that fill up the shard"))
+    pieces = [
+        Drawn(
+            36 + measure(words, 11.5, most=90),
+            24,
+            _box(box, 1, 3, look, prefix) + label(40, 16, words, size=11.5, look="f", most=90),
+        )
+        for box, words in samples
+    ]
+    most = max((box.tone.of for box in boxes if box.tone), default=0)
+    if most > 8:
+        ramp = "".join(element("rect", x=14.0 * n + 1, y=4.0, width=14.0, height=14.0, class_=f"s{n}") for n in range(SHADES))
+        words = "shade: blocks by their lowest device number"
+        pieces.append(Drawn(200 + measure(words, 11.5), 24, ramp + label(14 * SHADES + 10, 16, words, size=11.5, look="f")))
+    return stacked(pieces)
