@@ -50,6 +50,12 @@ class Plan(Ranking):
 
         return function
 
+    def _repr_html_(self) -> str | None:
+        from shardwise.pictures.page import notebook
+        from shardwise.pictures.plans import plan_picture
+
+        return notebook(lambda: plan_picture(self))
+
 
 def plan(
     equation: str, *, sizes: Mapping[str, int], mesh: Any, hardware: str | Hardware | None = None,

@@ -8,53 +8,18 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures.hostile import HOSTILE, everything
 
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.pictures.boards import placed
-from shardwise.pictures.picture import (
-    Arrow,
-    Bar,
-    Board,
-    Box,
-    Card,
-    Lane,
-    Lanes,
-    Movement,
-    Picture,
-    Sign,
-    Strip,
-    Table,
-    Tone,
-    Track,
-    Wire,
-    Words,
-    clipped,
-    columns_of,
-)
+from shardwise.pictures.picture import clipped, columns_of
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_style import DARK, DARK_SHADE, LIGHT, RAMP
 from shardwise.pictures.text import text
 
 SPACE = "{http://www.w3.org/2000/svg}"
-HOSTILE = [
-    "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "&amp;&lt;", "🚀🔥👩‍👩‍👧", "n" * 200, "שלום_עולם", "مرحبا",
-    "a\u202eb\u0000c\nd", "軸" * 40, "x' onload='y", "]]>", "--><!--", "\ud800",
-]  # fmt: skip
-
-
-def everything(name: str) -> Picture:
-    """A picture in which a name stands wherever a name can."""
-    box = Box(0, 0, name, (name,), name, Tone(0, 2), 2, 2, (0.5, 0.5), name, (("devices", name),))
-    board = Board(name, name, (Track(name, name),), (Track(name, name),), (box,), name, name, (name,))
-    card = Card(name, (board,), name)
-    return Picture(name, name, (
-        board, Strip(name, (board, Sign("·"), Arrow(name, name))),
-        Movement(name, (card,), (card,), (Wire(0, 0, Tone(0, 2), True, name),), (name,)),
-        Lanes(name, (Lane(name, (Bar(0, 1, "wait", name, True),), name),), ((0.0, name),), (("wait", name),), (name,)),
-        Table(name, (name, name), ((name, name),), frozenset({1}), (name,)), Words((name,)), Words((name,), code=True),
-    ))  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=[ascii(name[:12]) for name in HOSTILE])

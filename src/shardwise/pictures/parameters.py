@@ -102,6 +102,11 @@ class Parameters:
 
         return svg(self.picture())
 
+    def _repr_html_(self) -> str | None:
+        from shardwise.pictures.page import notebook
+
+        return notebook(self.picture)
+
 
 def parameters(tree: Any) -> Parameters:
     """Read a tree of arrays, of their types (`jax.ShapeDtypeStruct`), or of both.

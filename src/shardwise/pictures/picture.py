@@ -108,10 +108,11 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A device with the boards of what it holds."""
+    """A device with the boards of what it holds; `place` is where it stands in the mesh."""
 
     name: str
     boards: tuple[Board, ...]
+    place: str = ""
     lacks: str = ""  # what it would need and has not
 
 
@@ -181,11 +182,26 @@ Part = Board | Strip | Movement | Lanes | Table | Words
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Parts below each other, with a title, and a description for those who cannot see it."""
+    """Parts below each other, with a title, and a description for those who cannot see it; prints and draws itself."""
 
     title: str
     description: str
     parts: tuple[Part, ...]
+
+    def __str__(self) -> str:
+        from shardwise.pictures.text import text
+
+        return text(self)
+
+    def _repr_svg_(self) -> str:
+        from shardwise.pictures.svg import svg
+
+        return svg(self)
+
+    def _repr_html_(self) -> str | None:
+        from shardwise.pictures.page import notebook
+
+        return notebook(lambda: self)
 
 
 def left_out(board: Board) -> str:

@@ -73,13 +73,13 @@ def _look(drawn: Board, width: float) -> Look:
     for aside in (True, False):
         wide = max(46.0, *(_wide(box, aside) for box in drawn.boxes)) if drawn.boxes else 46.0
         gap = GAP + (2 * STACK if copies else 0)
-        lines = max((len(box.body) + (aside and bool(box.aside)) for box in drawn.boxes), default=0)
+        lines = max((len(box.body) + (aside and bool(box.aside)) - (not box.head) for box in drawn.boxes), default=0)
         if _places(drawn.columns, wide, gap)[-1] + wide <= width or (not aside and count == 1):
-            return Look(wide, max(40.0, 28 + 14.5 * lines), gap, HEAD, True, aside, copies)
+            return Look(wide, max(36.0, 28 + 14.5 * lines), gap, HEAD, True, aside, copies)
     gap = 1.5 if count > 24 else 3.0
     fixed = _places(drawn.columns, 0.0, gap)[-1]
     cell = min(max((width - fixed) / max(count, 1), 5.0), 44.0)
-    longest = max((len(box.head) for box in drawn.boxes), default=1)
+    longest = max([1, *(len(box.head) for box in drawn.boxes)])
     head = min(HEAD, (cell - 4) / longest / MONO)
     return Look(cell, max(min(cell, 30.0), 9.0), gap, head if head >= 7 else 0.0, False, False, False)
 
@@ -131,11 +131,13 @@ def _edges(drawn: Board, look: Look, xs: Sequence[float], ys: Sequence[float], m
             if not (drawn.row_title and margin and margin < measure(drawn.row_title + " ↓", EDGE, True))
             else label(margin + 14, 11, drawn.column_title + " →", most=40, size=EDGE, look="m b")
         )
-    for at in _spread(drawn.columns, xs, max((measure(t.label, EDGE, True, 16) for t in drawn.columns), default=0.0) + 6):
-        x, text = margin + xs[at] + look.width / 2, drawn.columns[at].label
-        over = look.width < measure(text, EDGE, True, 16) and at == len(xs) - 1  # it would leave the picture
-        x, anchor = (x + look.width / 2, "end") if over else (x, "middle")
-        yield label(x, top - 6, text, anchor=anchor, most=16, **small)
+    longest = max((measure(t.label, EDGE, True, 16) for t in drawn.columns), default=0.0)
+    over = max(longest - look.width, 0.0) / 2  # by which the last one is moved, not to leave the picture
+    for at in _spread(drawn.columns, xs, longest + 6, over):
+        x, anchor = margin + xs[at] + look.width / 2, "middle"
+        if over and at == len(xs) - 1:
+            x, anchor = x + look.width / 2, "end"
+        yield label(x, top - 6, drawn.columns[at].label, anchor=anchor, most=16, **small)
     for track, x in zip(drawn.columns, xs, strict=True):
         if track.header:
             yield label(margin + x, top - 22, track.header, most=24, size=EDGE, look="m b f")
@@ -151,11 +153,11 @@ def _edges(drawn: Board, look: Look, xs: Sequence[float], ys: Sequence[float], m
             yield label(margin + xs[-1] / 2 + look.width / 2, top + y + LEFT_OUT / 2 + 6, "⋮", anchor="middle", size=16)
 
 
-def _spread(tracks: Sequence[Track], places: Sequence[float], need: float) -> Iterator[int]:
-    """The tracks whose labels have room, evenly; the last one too, where nothing is near."""
+def _spread(tracks: Sequence[Track], places: Sequence[float], need: float, moved: float = 0.0) -> Iterator[int]:
+    """The tracks whose labels have room, evenly; the last one's label is moved so far to the front."""
     last = -math.inf
     for number, (track, at) in enumerate(zip(tracks, places, strict=True)):
-        if track.label and at - last >= need:
+        if track.label and at - (moved if number == len(tracks) - 1 else 0) - last >= need:
             yield number
             last = at
 
@@ -193,7 +195,7 @@ def _padding(box: Box, x: float, y: float, look: Look, prefix: str) -> Iterator[
 def _texts(box: Box, x: float, y: float, look: Look, kind: str) -> Iterator[str]:
     if not look.head:
         return
-    lines = [(box.head, look.head, "m b")]
+    lines = [(box.head, look.head, "m b")] if box.head else []
     if look.body:
         lines += [(line, BODY, "m") for line in box.body]
     if look.aside and box.aside:

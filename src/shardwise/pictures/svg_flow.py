@@ -9,32 +9,35 @@ from shardwise.pictures.svg_board import board
 from shardwise.pictures.svg_pen import WIDE, Drawn, beside, element, label, measure, number, paragraph, stacked, titled
 from shardwise.pictures.svg_style import LIGHT
 
-NARROW = 260.0  # of a board within a strip
+NARROW, NARROWER = 300.0, 215.0  # a board within a strip of two, and of more
 ROOM = 150.0  # between the cards before and after
 
 
 def strip(drawn: Strip, prefix: str) -> Drawn:
     """Boards, signs and arrows in a row; what does not fit goes on below."""
-    pieces = [_item(item, prefix) for item in drawn.items]
+    boards = sum(isinstance(item, Board) for item in drawn.items)
+    sheet = boards == len(drawn.items)
+    pieces = [_item(item, prefix, NARROW if boards < 3 or sheet else NARROWER) for item in drawn.items]
+    between = 26 if sheet else 14
     lines: list[list[Drawn]] = [[]]
     for piece in pieces:
-        used = sum(p.width + 14 for p in lines[-1])
+        used = sum(p.width + between for p in lines[-1])
         if lines[-1] and used + piece.width > WIDE + 60:
             lines.append([])
         lines[-1].append(piece)
-    rows = [beside(line, 14) for line in lines if line]
+    rows = [beside(line, between, middle=not sheet) for line in lines if line]
     title = [_title(drawn.title)] if drawn.title else []
-    return stacked([*title, *rows], 12)
+    return stacked([*title, *rows], 22 if sheet else 12)
 
 
 def _title(text: str) -> Drawn:
     return Drawn(measure(text, 13.5, most=100), 18, label(0, 13, text, size=13.5, look="b", most=100))
 
 
-def _item(item: Board | Sign | Arrow, prefix: str) -> Drawn:
+def _item(item: Board | Sign | Arrow, prefix: str, width: float) -> Drawn:
     match item:
         case Board():
-            cells = board(item, prefix, NARROW, named=False)
+            cells = board(item, prefix, width, named=False)
             name = Drawn(measure(item.name, 13, True), 17, label(0, 13, item.name, size=13, look="m b"))
             return stacked([name, cells], 4)
         case Sign(text):
@@ -70,7 +73,7 @@ def movement(drawn: Movement, prefix: str) -> Drawn:
     for cards, x, wide in ((left, 0.0, wide_left), (right, wide_left + ROOM, wide_right)):
         for card, top, height in zip(cards, tops, heights, strict=False):
             frame = element("rect", x=x, y=top, width=wide, height=height, rx=7.0, class_="card")
-            body.append(frame + card.at(x, top))
+            body.append(frame + card.at(x, top + (height - card.height) / 2))
     for wire in drawn.wires:
         a, b = (tops[n] + heights[n] / 2 for n in (wire.source, wire.target))
         shift = _fanned(wire, drawn)
@@ -107,7 +110,9 @@ def _wire(wire: Wire, start: tuple[float, float], end: tuple[float, float], pref
 
 
 def _card(card: Card, prefix: str) -> Drawn:
-    name = Drawn(measure(card.name, 12), 16, label(0, 12, card.name, size=12, look="b"))
+    wide = measure(card.name, 12) + 8
+    words = label(0, 12, card.name, size=12, look="b") + label(wide, 12, card.place, size=11, look="m f")
+    name = Drawn(wide + measure(card.place, 11, True), 16, words)
     held = []
     for inner in card.boards:
         title = Drawn(measure(inner.name, 11, True), 14, label(0, 10, inner.name, size=11, look="m f"))

@@ -26,7 +26,7 @@ PAGE = {"light": ("#ffffff", "#1b1f24", "#59636e", "#8c959f"), "dark": ("#14181d
 # Fill, rim and pattern of what runs on a lane.
 BARS = {
     "product": ("#0b62a0", ""), "compute": ("#6aa9d8", ""), "transfer": ("#00795a", "slant"), "wait": ("#d55e00", "cross"),
-    "copy": ("#a8467f", "dots"), "loop": ("#8c959f", "dots"),
+    "stall": ("#d9a58b", "dots"), "copy": ("#a8467f", "dots"), "loop": ("#8c959f", "dots"),
 }  # fmt: skip
 
 

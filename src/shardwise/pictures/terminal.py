@@ -8,14 +8,14 @@ import shutil
 import sys
 from typing import Any
 
-from shardwise.pictures.picture import Tone
+from shardwise.pictures.picture import Picture, Tone
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.svg_style import DARK_SHADE, LIGHT, RAMP, SHADES
-from shardwise.pictures.text import BOXES, Line, Segment, drawn_board
+from shardwise.pictures.text import BOXES, Line, Segment, drawn, drawn_board
 
 ROLES = {
     "name": "bold", "faint": "dim", "rule": "dim", "product": "bold #0b62a0", "compute": "#6aa9d8", "transfer": "#00a57a",
-    "wait": "bold #d55e00", "copy": "#c86aa0", "loop": "dim",
+    "wait": "bold #d55e00", "stall": "#d9a58b", "copy": "#c86aa0", "loop": "dim",
 }  # fmt: skip
 
 
@@ -86,6 +86,8 @@ def looked(shown: Any, width: int) -> list[Line]:
 
         table = [[Segment(line, role="" if number else "faint")] for number, line in enumerate(shown.table().split("\n"))]
         return [[Segment(shown.headline(), role="name")], *drawn_board(board(shown), width, BOXES), *table]
+    if isinstance(shown, Picture):
+        return drawn(shown, width, BOXES)
     return [[Segment(line)] for line in str(shown).split("\n")]
 
 

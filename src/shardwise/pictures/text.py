@@ -35,6 +35,8 @@ MOST_ROWS = 12  # rows of blocks
 MOST_CELL = 24  # columns of one cell
 MOST_CELLS = 60  # columns of one cell of a table
 MOST_WIRES = 24
+# Of bars on a lane, as `compiled.schedule.gantt` writes them.
+MARKS = {"product": "M", "compute": "#", "wait": ".", "stall": ",", "transfer": "=", "copy": "-", "loop": "~"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class _Cells:
 
     def __post_init__(self) -> None:
         self.boxes = {(box.row, box.column): box for box in self.board.boxes}
-        self.at = {place: [clipped(t, MOST_CELL) for t in (box.head, *box.body)] for place, box in self.boxes.items()}
+        self.at = {place: [clipped(t, MOST_CELL) for t in (box.head, *box.body) if t] for place, box in self.boxes.items()}
         shared = max([5, *(columns_of(line) + 2 for lines in self.at.values() for line in lines)])
         self.widths = [len(self.rim.dots) + 2 if track.left_out else shared for track in self.board.columns]
         if self.board.labelled:
@@ -246,7 +248,7 @@ def _strip(strip: Strip, width: int, rim: Rim) -> list[Line]:
     for block in blocks:
         wide = _width(block)
         if row and used + 2 + wide > width:
-            lines += _beside(row)
+            lines += [*_beside(row), []]
             row, used = [], 0
         row.append(block)
         used += wide + 2
@@ -305,7 +307,8 @@ def _movement(movement: Movement, width: int, rim: Rim) -> list[Line]:
 def _cards(cards: Sequence[Card], width: int, rim: Rim) -> list[Line]:
     blocks = []
     for card in cards:
-        block: list[Line] = [[Segment(clipped(card.name, width), role="name")]]
+        place = [Segment("  " + clipped(card.place, MOST_CELL), role="faint")] if card.place else []
+        block: list[Line] = [[Segment(clipped(card.name, width), role="name"), *place]]
         for board in card.boards:
             block += [[Segment(clipped(board.name, width), role="faint")], *drawn_board(board, width, rim)]
         if card.lacks:
@@ -339,7 +342,7 @@ def _sends(movement: Movement, rim: Rim) -> Iterator[str]:
 def _lanes(lanes: Lanes, width: int) -> list[Line]:
     margin = max([7, *(columns_of(clipped(lane.name, MOST_CELL)) for lane in lanes.lanes)]) + 2
     columns = max(width - margin, 10)
-    marks = dict(zip((k for k, _ in lanes.legend), "M#.=-~*+", strict=False))
+    marks = {kind: MARKS.get(kind, "+") for kind, _ in lanes.legend}
     lines: list[Line] = [[Segment(line, role="name")] for line in wrapped(lanes.title, width)]
     for lane in lanes.lanes:
         filled: list[dict[str, float]] = [{} for _ in range(columns)]
