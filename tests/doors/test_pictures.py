@@ -233,6 +233,15 @@ def test_inside_jit_the_layout_is_what_the_type_tells():
     assert "float32[3]" in str(shown[2])
 
 
+def test_of_axes_of_both_kinds_the_explicit_ones_are_drawn():
+    mesh = sw.make_mesh("x=2, y=2", axis_types=(AxisType.Explicit, AxisType.Auto))
+    shown = []
+    jax.jit(lambda a: shown.append(sw.show(a)))(jax.device_put(np.zeros((4, 4)), NamedSharding(mesh, PartitionSpec("x"))))
+
+    assert str(shown[0].layout) == "[I_x, J]"
+    assert "over y, which is Auto, the compiler chooses" in str(shown[0])
+
+
 def test_axes_with_hostile_names_are_text(capsys):
     name = "<script>alert(1)</script>"
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), (name,))

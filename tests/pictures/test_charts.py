@@ -27,7 +27,8 @@ from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_chart import joined
 from shardwise.pictures.text import text
 from shardwise.planning.plan import Ranking, problem, rank
-from shardwise.steps import collectives_of, parts
+from shardwise.program import Program
+from shardwise.steps import Automatic, collectives_of, parts
 
 SPACE = "{http://www.w3.org/2000/svg}"
 GOLDEN = Path(__file__).parents[1] / "golden" / "texts" / "jax-0.12" / "v5e-2x4"
@@ -78,6 +79,15 @@ def test_a_program_alone_is_drawn_without_costs():
 
     arrows = [item for part in picture.parts if isinstance(part, Strip) for item in part.items if isinstance(item, Arrow)]
     assert [arrow.below for arrow in arrows] == [""] * len(plan.best.program.steps)
+
+
+def test_what_the_compiler_chooses_by_itself_is_drawn_before_and_after():
+    mesh = Mesh.parse("x=2")
+    inputs = (("A", Layout.parse("I_x, J")), ("B", Layout.parse("J, K")))
+    program = Program(mesh, inputs, (Automatic(("A", "B"), "C", Layout.parse("I, K")),), "C")
+    (strip,) = program_picture(program, {"I": 4, "J": 4, "K": 4}).parts
+
+    assert [item.name for item in strip.items if isinstance(item, Board)] == ["A[I_x, J]", "B[J, K]", "C[I, K]"]
 
 
 def test_all_layouts_of_a_matrix_on_a_2x2_mesh_are_on_one_sheet():

@@ -114,6 +114,8 @@ def test_a_moment_shows_all_live_arrays_on_all_devices():
     assert [[board.name for board in card.boards] for card in cards][:2] == [
         ["A[0:1, 0:2]", "B[0:2, 0:2]"], ["A[1:2, 0:2]", "B[0:2, 0:2]"]
     ]  # fmt: skip
+    assert [card.boards[0].boxes[0].tone.index for card in cards] == [0, 1, 2, 3]
+    assert {card.boards[1].boxes[0].tone for card in cards} == {None}  # all hold the whole of B
     last = moment(frames, len(frames.frames) - 1)
     assert {tuple(map(tuple, shown(card))) for card in last} == {(("0", "1", "2", "3", "4", "5", "6", "7"),)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -121,7 +122,8 @@ class _Look:
     def tones(self, holding: Holding, frame: int) -> Callable[[Where], Tone | None]:
         """The colour of a block: of copies that of the device it comes from, of parts to be summed that of its target."""
         if holding.array != self.array:
-            return lambda where: None
+            whole = self._block(holding, frame)
+            return lambda where: whole
         group, before = self.group[holding.device], frame == self.frame
         own = Tone(group.index(holding.device), self.count)
         match self.step:
@@ -138,6 +140,13 @@ class _Look:
                 ends = (self.film.holding(other, holding.array, device).where for device in group)
                 found = {bounds(common(end, holding.where)): at for at, end in enumerate(ends)}
                 return lambda where: Tone(found[bounds(where)], self.count) if bounds(where) in found else None
+
+    def _block(self, holding: Holding, frame: int) -> Tone | None:
+        """The colour of an array that stays: by which block of it a device holds; none where all hold the whole."""
+        layout = self.film.frames[frame].layouts[holding.array]
+        parts = [self.film.mesh.extent(axes) for _, axes in layout.dims]
+        at = [part.start // (part.stop - part.start) for part in holding.where]
+        return Tone(int(np.ravel_multi_index(at, parts)), math.prod(parts)) if math.prod(parts) > 1 else None
 
     def wire(self, source: int, target: int) -> Tone:
         """The colour of what one device sends to another."""

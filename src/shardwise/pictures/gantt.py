@@ -61,7 +61,7 @@ def ticks(seconds: float, most: int = 6) -> Iterator[tuple[float, str]]:
     """Round times, as shares of the whole.
 
     >>> list(ticks(2e-6))
-    [(0.0, '0'), (0.25, '0.5 us'), (0.5, '1 us'), (0.75, '1.5 us'), (1.0, '2 us')]
+    [(0.0, '0'), (0.25, '500 ns'), (0.5, '1 us'), (0.75, '1.5 us'), (1.0, '2 us')]
     """
     if seconds <= 0:
         return

@@ -58,11 +58,12 @@ def program_parts(program: Program, sizes: Mapping[str, int], priced: Candidate 
         return
     shown = film(program, sizes)
     states = program.states()
+    costs = priced.estimate.steps if priced is not None else ()
     at = 0
     for number, step in enumerate(program.steps):
-        cost = priced.estimate.steps[number] if priced is not None else None
         said = ""
-        if cost is not None:
+        if number < len(costs):  # the compiler's own program has no price step by step
+            cost = costs[number]
             said = seconds_text(cost.seconds) + (f", {bytes_text(cost.wire_bytes)} sent" if moved_axes(step) else "")
         yield _strip(program.mesh, sizes, step, (states[number], states[number + 1]), f"{number + 1}. {describe(step)}", said)
         for part in parts(step):

@@ -6,45 +6,47 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwise.pictures.picture import Board, Box, Track, left_out
+from shardwise.pictures.picture import Board, Box, Track, columns_of, left_out
 from shardwise.pictures.svg_pen import MONO, WIDE, Drawn, element, label, measure, paragraph, stacked, titled
 from shardwise.pictures.svg_style import SHADES, tone_class
 
 HEAD, BODY, EDGE = 15.0, 11.0, 11.0  # sizes of letters
+SMALLEST = 7.0  # letters that can be read
 GAP, LEVEL, LEFT_OUT = 4.0, 16.0, 24.0  # between blocks; more for each level of nesting; the place of tracks left out
 STACK = 3.5  # offset of each card of a stack
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The measures of one board: of its cells, and what is written in them."""
+    """The measures of one board: of its cells, of the letters in them (0 where none fit), of the cards of a stack."""
 
     width: float
     height: float
     gap: float
-    head: float  # size of its letters; 0 where none fit
-    body: bool
-    aside: bool
-    stack: bool
+    head: float
+    body: float
+    aside: float
+    stack: float
 
 
-def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True) -> Drawn:
+def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True, low: bool = False) -> Drawn:
     """A board with its name, edges and notes.
 
     Args:
         prefix: of the names of patterns.
         width: that it may take.
         named: whether name and caption stand above it.
+        low: whether its cells are as low as what is written in them, for one of many boards.
     """
     margin = _margin(drawn)
-    look = _look(drawn, width - margin)
+    look = _look(drawn, width - margin, low)
     xs = _places(drawn.columns, look.width, look.gap)
     ys = _places(drawn.rows, look.height, look.gap)
     top = _top(drawn)
     body = [*_edges(drawn, look, xs, ys, margin, top)]
     for box in drawn.boxes:
         body.append(_box(box, margin + xs[box.column], top + ys[box.row], look, prefix))
-    extra = 2 * STACK if look.stack else 0.0
+    extra = 2 * look.stack
     wide = margin + xs[-1] + _size(drawn.columns[-1], look.width) + extra
     high = top + ys[-1] + _size(drawn.rows[-1], look.height) + extra
     cells = Drawn(
@@ -53,7 +55,7 @@ def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True) ->
         element("g", "".join(body), data_array=drawn.name, data_rows=drawn.row_title, data_columns=drawn.column_title),
     )
     notes = [*drawn.notes, *filter(None, [left_out(drawn)])]
-    if not look.head and drawn.boxes:
+    if not look.head and not look.body and drawn.boxes:
         notes.append("point at a block to read its devices and slices")
     room = max(wide, min(width, 380.0))
     pieces = [_name(drawn, max(wide, width if named else 0.0))] if named else []
@@ -66,22 +68,35 @@ def _name(drawn: Board, width: float) -> Drawn:
     return stacked([Drawn(measure(drawn.name, 15, True), 20, name), caption], 2)
 
 
-def _look(drawn: Board, width: float) -> Look:
-    """The largest cells that fit: with all that is to be written, then with less, then with none."""
-    copies = any(box.copies > 1 for box in drawn.boxes)
+def _look(drawn: Board, width: float, low: bool) -> Look:
+    """The largest cells that fit: with all that is to be written, then with less and smaller, then with none."""
+    stack = STACK if any(box.copies > 1 for box in drawn.boxes) else 0.0
+    for aside in (BODY, 0.0):
+        wide = max([46.0, *(_wide(box, bool(aside)) for box in drawn.boxes)])
+        gap = GAP + 2 * stack
+        lines = max((len(box.body) + bool(aside and box.aside) - (not box.head) for box in drawn.boxes), default=0)
+        if _places(drawn.columns, wide, gap)[-1] + wide <= width or (not aside and len(drawn.columns) == 1):
+            high = 24 + 14.5 * lines if low else max(36.0, 28 + 14.5 * lines)
+            return Look(wide, high, gap / 2 if low and not stack else gap, HEAD, BODY, aside, stack)
+    return _tight(drawn, width, stack)
+
+
+def _tight(drawn: Board, width: float, stack: float) -> Look:
+    """Cells as wide as there is room, with letters as small as that asks for."""
     count = len(drawn.columns)
-    for aside in (True, False):
-        wide = max(46.0, *(_wide(box, aside) for box in drawn.boxes)) if drawn.boxes else 46.0
-        gap = GAP + (2 * STACK if copies else 0)
-        lines = max((len(box.body) + (aside and bool(box.aside)) - (not box.head) for box in drawn.boxes), default=0)
-        if _places(drawn.columns, wide, gap)[-1] + wide <= width or (not aside and count == 1):
-            return Look(wide, max(36.0, 28 + 14.5 * lines), gap, HEAD, True, aside, copies)
-    gap = 1.5 if count > 24 else 3.0
-    fixed = _places(drawn.columns, 0.0, gap)[-1]
-    cell = min(max((width - fixed) / max(count, 1), 5.0), 44.0)
-    longest = max([1, *(len(box.head) for box in drawn.boxes)])
-    head = min(HEAD, (cell - 4) / longest / MONO)
-    return Look(cell, max(min(cell, 30.0), 9.0), gap, head if head >= 7 else 0.0, False, False, False)
+    stack = min(stack, width / count * 0.1)
+    gap = (1.5 if count > 24 else 3.0) + 2 * stack
+    cell = max((width - _places(drawn.columns, 0.0, gap)[-1]) / count, 5.0)
+    heads = max((columns_of(box.head) for box in drawn.boxes), default=0)
+    bodies = [columns_of(line) for box in drawn.boxes for line in box.body]
+    body = min(BODY, (cell - 6) / max(bodies) / MONO) if bodies else 0.0
+    body = body if body >= SMALLEST else 0.0
+    if not body:
+        cell = min(cell, 44.0)
+    head = min(HEAD, (cell - 4) / heads / MONO) if heads else 0.0
+    head = head if head >= SMALLEST else 0.0
+    lines = max((len(box.body) for box in drawn.boxes), default=0) if body else 0
+    return Look(cell, max(min(cell, 30.0) if not body else 12 + 1.3 * (head + body * lines), 9.0), gap, head, body, 0.0, stack)
 
 
 def _wide(box: Box, aside: bool) -> float:
@@ -126,11 +141,8 @@ def _edges(drawn: Board, look: Look, xs: Sequence[float], ys: Sequence[float], m
     if drawn.row_title and margin:
         yield label(0, 11, drawn.row_title + " ↓", most=18, size=EDGE, look="m b")
     if drawn.column_title:
-        yield (
-            label(margin, 11, drawn.column_title + " →", most=40, size=EDGE, look="m b")
-            if not (drawn.row_title and margin and margin < measure(drawn.row_title + " ↓", EDGE, True))
-            else label(margin + 14, 11, drawn.column_title + " →", most=40, size=EDGE, look="m b")
-        )
+        left = measure(drawn.row_title + " ↓", EDGE, True, 18) + 10 if drawn.row_title and margin else 0.0
+        yield label(max(margin, left), 11, drawn.column_title + " →", most=40, size=EDGE, look="m b")
     longest = max((measure(t.label, EDGE, True, 16) for t in drawn.columns), default=0.0)
     over = max(longest - look.width, 0.0) / 2  # by which the last one is moved, not to leave the picture
     for at in _spread(drawn.columns, xs, longest + 6, over):
@@ -168,12 +180,14 @@ def _spread(tracks: Sequence[Track], places: Sequence[float], need: float, moved
 def _box(box: Box, x: float, y: float, look: Look, prefix: str) -> str:
     kind = tone_class(box.tone)
     small = look.width < 24
-    rims = f"box {kind}" + (" sum" if box.summands > 1 else "") + (" tiny" if small else "")
+    rims = (
+        f"box {kind}" + (" sum" if box.summands > 1 else "") + (" tiny" if small else "") + (" many" if box.copies > 1 else "")
+    )
     shape = {"width": look.width, "height": look.height, "rx": None if small else 5.0}
     body = []
     if look.stack and box.copies > 1:
         for card in (2, 1):
-            body.append(element("rect", x=x + card * STACK, y=y + card * STACK, class_=rims, **shape))
+            body.append(element("rect", x=x + card * look.stack, y=y + card * look.stack, class_=rims, **shape))
     body.append(element("rect", x=x, y=y, class_=rims, **shape))
     body += _padding(box, x, y, look, prefix)
     body += _texts(box, x, y, look, kind)
@@ -193,13 +207,8 @@ def _padding(box: Box, x: float, y: float, look: Look, prefix: str) -> Iterator[
 
 
 def _texts(box: Box, x: float, y: float, look: Look, kind: str) -> Iterator[str]:
-    if not look.head:
-        return
-    lines = [(box.head, look.head, "m b")] if box.head else []
-    if look.body:
-        lines += [(line, BODY, "m") for line in box.body]
-    if look.aside and box.aside:
-        lines.append((box.aside, BODY, "m f"))
+    wanted = [(box.head, look.head, "m b"), *((line, look.body, "m") for line in box.body), (box.aside, look.aside, "m f")]
+    lines = [(text, size, style) for text, size, style in wanted if text and size]
     ink = f" si{kind[1:]}" if kind.startswith("s") else ""
     high = sum(size * 1.3 for _, size, _ in lines)
     at = y + (look.height - high) / 2
@@ -212,7 +221,7 @@ def _texts(box: Box, x: float, y: float, look: Look, kind: str) -> Iterator[str]
 def legend(boards: Iterable[Board], prefix: str) -> Drawn:
     """What the marks mean, of those that occur."""
     boxes = [box for drawn in boards for box in drawn.boxes]
-    look = Look(26.0, 16.0, 0, 0, False, False, True)
+    look = Look(26.0, 16.0, 0, 0, 0, 0, STACK)
     samples = []
     if any(box.copies > 1 for box in boxes):
         samples.append((Box(0, 0, "", copies=2), "copies: each of the devices holds the same"))

@@ -10,6 +10,7 @@ from shardwise.pictures.svg_pen import WIDE, Drawn, beside, element, label, meas
 from shardwise.pictures.svg_style import LIGHT
 
 NARROW, NARROWER = 300.0, 215.0  # a board within a strip of two, and of more
+CARD = 420.0  # a board within a card
 ROOM = 150.0  # between the cards before and after
 
 
@@ -49,13 +50,13 @@ def _item(item: Board | Sign | Arrow, prefix: str, width: float) -> Drawn:
 
 
 def _arrow(text: str, below: str, moves: bool, prefix: str) -> Drawn:
-    width = max(70.0, measure(text, 12) + 14, measure(below, 11) + 14)
+    width = max(70.0, measure(text, 12, most=40) + 20, measure(below, 11, most=40) + 14)
     line = element(
         "path", d=f"M2 30H{number(width - 4)}", class_="wire", stroke_width=3.0 if moves else 1.4,
         marker_end=f"url(#{prefix}tip)",
     )  # fmt: skip
-    words = label(width / 2, 19, text, size=12, anchor="middle", look="b" if moves else "")
-    return Drawn(width, 52, words + line + label(width / 2, 47, below, size=11, anchor="middle", look="f"))
+    words = label(width / 2, 19, text, size=12, anchor="middle", look="b" if moves else "", most=40)
+    return Drawn(width, 52, words + line + label(width / 2, 47, below, size=11, anchor="middle", look="f", most=40))
 
 
 # Devices before and after.
@@ -116,7 +117,7 @@ def _card(card: Card, prefix: str) -> Drawn:
     held = []
     for inner in card.boards:
         title = Drawn(measure(inner.name, 11, True), 14, label(0, 10, inner.name, size=11, look="m f"))
-        held.append(stacked([title, board(inner, prefix, 300.0, named=False)], 3))
+        held.append(stacked([title, board(inner, prefix, CARD, named=False, low=True)], 3))
     lacks = [paragraph(card.lacks, 220, 11, "f")] if card.lacks else []
     inside = stacked([name, beside(held, 16, middle=False), *lacks], 4)
     return Drawn(inside.width + 20, inside.height + 16, inside.at(10, 8))

@@ -46,7 +46,8 @@ def style() -> str:
     common = (
         ".shardwise text{font-family:sans-serif}.shardwise .m{font-family:monospace}"
         ".shardwise text{unicode-bidi:isolate}.shardwise .b{font-weight:700}"
-        ".shardwise .box{stroke-width:1.25}.shardwise .sum{stroke-dasharray:4 2.5}.shardwise .tiny{stroke:none}"
+        ".shardwise .box{stroke-width:1.25}.shardwise .sum{stroke-dasharray:4 2.5}.shardwise .tiny{stroke-width:.8}"
+        ".shardwise .tiny:not(.sum):not(.many){stroke:none}.shardwise .tiny.sum{stroke-dasharray:2 1.5}"
         ".shardwise .hatch{stroke:none}"
     )
     return _scheme(PAGE["light"], LIGHT) + "@media (prefers-color-scheme:dark){" + _scheme(PAGE["dark"], DARK) + "}" + common
