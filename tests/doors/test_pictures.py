@@ -155,6 +155,7 @@ REFUSED = [
     (lambda: sw.show(jax.ShapeDtypeStruct((4,), "float32")), ArrayError, "has no sharding"),
     (lambda: sw.show({"a": 1, "b": "text"}), ArrayError, "lives on no device"),
     (lambda: sw.show([]), ArrayError, "lives on no device"),
+    (lambda: sw.show(jnp.zeros(4), sizes=(4,)), LayoutError, "sizes and pad belong to a layout or a sharding"),
 ]
 
 

@@ -65,12 +65,12 @@ def ticks(seconds: float, most: int = 6) -> Iterator[tuple[float, str]]:
     """
     if seconds <= 0:
         return
-    power = 1e-12
-    while seconds / (power * 10) > most:
-        power *= 10
-    step = next(power * n for n in (1, 2, 2.5, 5, 10) if seconds / (power * n) <= most)
+    exponent = -12
+    while seconds / 10.0 ** (exponent + 1) > most:
+        exponent += 1
+    step = next(n * 10.0**exponent for n in (1, 2, 2.5, 5, 10) if seconds / (n * 10.0**exponent) <= most)
     for number in range(int(seconds / step * (1 + 1e-9)) + 1):
-        yield number * step / seconds, seconds_text(number * step) if number else "0"
+        yield round(number * step / seconds, 9), seconds_text(number * step) if number else "0"
 
 
 def _shares(timeline: Timeline) -> Table:

@@ -29,14 +29,20 @@ def seen(x: Any, mesh: Any = None, sizes: Any = None, *, pad: bool = False) -> A
     Raises:
         ShardwiseError: as `sw.show`.
     """
-    if hasattr(x, "_repr_svg_") or (type(x).__module__.startswith("shardwise.") and not isinstance(x, Layout | Operand)):
-        return x
     if isinstance(x, str | Layout | Operand):
         return written(x, mesh, sizes, pad=pad)
+    ours = type(x).__module__.startswith("shardwise.")
+    if (sizes is not None or pad) and (ours or not hasattr(x, "devices_indices_map")):
+        raise LayoutError(
+            "sizes and pad belong to a layout or a sharding: what is shown here has its own shape, so leave them off"
+        )
+    if ours:
+        return x
+    import jax
+
     from shardwise.pictures import live
     from shardwise.pictures.parameters import parameters
 
-    jax = sys.modules["jax"]
     if isinstance(x, jax.sharding.Sharding):
         return live.lying(x, _shape(x, sizes))
     if jax.tree_util.all_leaves([x]):
