@@ -7,19 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
-from shardwise.errors import MeshError, NotationError, PlanError, ShardwiseError, one_line
+from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
-from shardwise.notation import Equation, parse, parse_operand
-from shardwise.pictures.placement import Placement
+from shardwise.notation import Equation, parse
 from shardwise.planning.plan import Candidate, Ranking, problem, rank
-from shardwise.program import Program
 
 if TYPE_CHECKING:
     import jax
-
-    from shardwise.compiled.audit import Audit
-    from shardwise.compiled.schedule.timeline import Timeline
 
 
 class Plan(Ranking):
@@ -54,6 +49,12 @@ class Plan(Ranking):
                 return planned(*arrays)
 
         return function
+
+    def _repr_html_(self) -> str | None:
+        from shardwise.pictures.page import notebook
+        from shardwise.pictures.plans import plan_picture
+
+        return notebook(lambda: plan_picture(self))
 
 
 def plan(
@@ -180,8 +181,11 @@ def put(array: Any, layout: str | Layout, mesh: Any = None, *, pad: bool = False
         return arrays.put(array, layout, find_mesh(mesh), pad=pad)
 
 
-def show(x: Any, mesh: Any = None) -> Placement | Plan | Candidate | Program | Audit | Timeline:
-    """Show where an array lives, a plan, an audit or a timeline: prints it, and returns what was printed.
+def show(x: Any, mesh: Any = None, *, sizes: Any = None, pad: bool = False) -> Any:
+    """Show where an array lives, a tree of parameters, a plan, an audit or a timeline; returns what was shown.
+
+    It prints in a terminal, in colours where rich is installed (`pip install "shardwise[show]"`), and draws itself in a
+    notebook. No data is touched. Inside `jit` and `shard_map` it prints once, when the function is traced.
 
     >>> import numpy as np, shardwise as sw
     >>> _ = show(sw.put(np.arange(4.0), "A[I_x]", sw.make_mesh("x=2")))
@@ -192,23 +196,36 @@ def show(x: Any, mesh: Any = None) -> Placement | Plan | Candidate | Program | A
     device  holds  shard
     0       0:2    2
     1       2:4    2
-    """
-    if isinstance(x, Plan | Placement | Candidate | Program) or type(x).__module__.startswith("shardwise.compiled"):
-        shown = x
-    elif isinstance(x, str | Layout):
-        with _context(layout=x, mesh=mesh):
-            operand = parse_operand(str(x))
-            if mesh is None and operand.layout.axes:
-                raise MeshError("a layout is shown on a mesh: give one, as in sw.show('A[I_x]', 'x=4')")
-            grid = Mesh.parse(mesh if mesh is not None else {})
-            sizes = {dim: grid.extent(axes) for dim, axes in operand.layout.dims}
-            shown = Placement.of(operand.name, operand.layout, sizes, grid)
-    else:
-        from shardwise.pictures.live import placement
+    >>> _ = show("A[I_x, J]", "x=2", sizes={"I": 3, "J": 4}, pad=True)
+    A[I_x, J], 3 x 4, on mesh x=2; padded to 4 x 4
+    +---------+
+    |    0    |
+    +---------+
+    |    1    |
+    | pad I+1 |
+    +---------+
+    device  holds                shard
+    0       0:2, 0:4             2 x 4
+    1       2:3 +1 padding, 0:4  2 x 4
 
-        shown = placement(x)
-    print(shown)
-    return shown
+    Args:
+        x: a JAX array or its type (`jax.ShapeDtypeStruct`), a tree of them, a layout as `"A[I_x, J]"` or `sw.Layout`, a
+            sharding, or anything of Shardwise's own that prints.
+        mesh: of a layout: in any form that Shardwise reads; by default the one in force.
+        sizes: of a layout: each dimension's in elements, `{"I": 1024}`, or in order; of a sharding: the array's shape.
+        pad: of a layout: fill up dimensions that their axes do not divide, as `sw.put` does on request.
+
+    Raises:
+        ArrayError: what is given lives on no device; MeshError, LayoutError, NotationError: a layout that cannot be.
+    """
+    from shardwise.pictures.seeing import seen
+    from shardwise.pictures.terminal import present
+
+    told = {"layout": x, "mesh": mesh} if isinstance(x, str | Layout) else {}
+    with _context(**told):
+        _check_flags(pad=pad)
+        shown = seen(x, mesh, sizes, pad=pad)
+    return present(shown)
 
 
 def _hardware(name: str | Hardware) -> Hardware:

@@ -1,4 +1,4 @@
-"""The command line: `shardwise plan`, `run`, `hardware`, `audit`, `rehearse`, `lock`, `bench-overlap`.
+"""The command line: `shardwise plan`, `run`, `show`, `hardware`, `audit`, `rehearse`, `lock`, ...
 
 Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 """
@@ -101,8 +101,28 @@ def _parser() -> argparse.ArgumentParser:
     hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
     hardware.add_argument("--json", action="store_true", help="print JSON")
     hardware.set_defaults(command=hardware_command)
+    _show_parser(commands)
     _evidence_parsers(commands)
     return parser
+
+
+def _show_parser(commands: Any) -> None:
+    showing = commands.add_parser(
+        "show",
+        help="draw where an array lives: which device holds which part; needs no devices and no JAX",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        '  shardwise show "A[I_x, J_y]" --sizes I=8192,J=8192 --mesh x=2,y=2\n'
+        '  shardwise show "A[I_x, J]" --sizes I=8192,J=1024 --mesh x=4,y=2 -o placement.svg\n'
+        '  shardwise show --all "A[I, J]" --mesh x=2,y=2        every layout of an array on a mesh',
+    )
+    showing.add_argument("layout", help='as "A[I_x, J_y]"; partial sums as "A[I_x, J]{U_y}"')
+    showing.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension, in elements")
+    showing.add_argument("--mesh", required=True, metavar="x=4,y=2", help="mesh axes and their sizes")
+    showing.add_argument("--all", action="store_true", help="draw every layout that the array can have on the mesh")
+    showing.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
+    showing.add_argument("-o", "--output", metavar="FILE", help="write a picture, .svg or .html, instead of printing")
+    showing.set_defaults(command=show_command)
 
 
 def _evidence_parsers(commands: Any) -> None:
@@ -246,6 +266,12 @@ def run_command(options: argparse.Namespace) -> int:
     from shardwise import session
 
     return session.run(options)
+
+
+def show_command(options: argparse.Namespace) -> int:
+    from shardwise import showing
+
+    return showing.run(options)
 
 
 def audit_command(options: argparse.Namespace) -> int:

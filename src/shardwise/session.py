@@ -272,11 +272,11 @@ def _measure(ranked: Any, equation: Equation, arrays: list[Any], mesh: Any, opti
 def _show(equation: Equation, arrays: list[Any], result: Any, outcome: Outcome, options: argparse.Namespace) -> None:
     import dataclasses
 
-    from shardwise.pictures.live import placement
+    from shardwise.pictures.live import lying
     from shardwise.planning.explain import seconds_text
 
     for operand, array in zip((*equation.operands, equation.result), (*arrays, result), strict=True):
-        drawn = placement(array)
+        drawn = lying(array.sharding, array.shape)
         named = tuple((dim, axes) for dim, (_, axes) in zip(operand.dims, drawn.layout.dims, strict=True))
         layout = dataclasses.replace(drawn.layout, dims=named)
         print(dataclasses.replace(drawn, name=operand.name, layout=layout), end="\n\n")

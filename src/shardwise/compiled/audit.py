@@ -114,6 +114,12 @@ class Audit:
     def __str__(self) -> str:
         return table.table(self)
 
+    def _repr_html_(self) -> str | None:
+        from shardwise.pictures.audits import audit_picture  # the floor of sight, when a notebook asks for it
+        from shardwise.pictures.page import notebook
+
+        return notebook(lambda: audit_picture(self))
+
 
 def chip_of(audit: Audit, name: str | Hardware | None) -> Hardware:
     """The hardware that is meant: the one named, or the one compiled for."""

@@ -21,12 +21,21 @@ HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
 
 def table(audit: Audit) -> str:
     """The whole audit as text."""
-    timeline = audit.timeline() if audit.hardware is not None and not audit.hardware.shared else None
-    lines = [headline(audit), *_rows(audit, timeline), *_memory(audit), *_work(audit), *_time(timeline)]
-    lines += _listed("stands out", [str(finding) for finding in audit.findings])
-    lines += _listed("unread", [one_line(str(unread)) for unread in audit.unread])
-    lines += [f"note    {note}" for note in audit.notes]
-    return "\n".join(lines)
+    timeline = replayed(audit)
+    return "\n".join([headline(audit), *_rows(audit, timeline), *below(audit, timeline)])
+
+
+def replayed(audit: Audit) -> Timeline | None:
+    """The timeline of the hardware that was compiled for; None of one host that plays all devices."""
+    return audit.timeline() if audit.hardware is not None and not audit.hardware.shared else None
+
+
+def below(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
+    """What stands below the collectives: memory, work, time, what stands out, what could not be read, notes."""
+    yield from (*_memory(audit), *_work(audit), *_time(timeline))
+    yield from _listed("stands out", [str(finding) for finding in audit.findings])
+    yield from _listed("unread", [one_line(str(unread)) for unread in audit.unread])
+    yield from (f"note    {note}" for note in audit.notes)
 
 
 def headline(audit: Audit) -> str:
@@ -39,18 +48,24 @@ def headline(audit: Audit) -> str:
     return f"{audit.name} on {audit.target}, mesh {audit.mesh}: {counted(ran, 'collective')}, {sends}"
 
 
-def _rows(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
+def rows(audit: Audit, timeline: Timeline | None) -> tuple[list[tuple[str, ...]], int]:
+    """A row for each kind of collective, alike ones together, below `HEAD`; and how many rows are left out."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for c in audit.collectives:
         groups.setdefault((c.kind, c.axes, c.dtype, c.shape, c.source, c.inferred, c.trips), []).append(c)
-    if not groups:
+    return [_row(them, timeline) for them in list(groups.values())[:MOST_ROWS]], max(len(groups) - MOST_ROWS, 0)
+
+
+def _rows(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
+    found, left_out = rows(audit, timeline)
+    if not found:
         return
-    rows = [HEAD, *(_row(them, timeline) for them in list(groups.values())[:MOST_ROWS])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    for row in rows:
+    listed = [HEAD, *found]
+    widths = [max(len(row[column]) for row in listed) for column in range(len(HEAD))]
+    for row in listed:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    if len(groups) > MOST_ROWS:
-        yield f"  ... and {len(groups) - MOST_ROWS} more rows"
+    if left_out:
+        yield f"  ... and {left_out} more rows"
 
 
 def _row(them: Sequence[Collective], timeline: Timeline | None) -> tuple[str, ...]:

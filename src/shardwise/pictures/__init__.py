@@ -1,1 +1,1 @@
-"""Sight: where arrays live, drawn as text."""
+"""Sight: one neutral picture of where arrays live, what moves and when, and the hands that draw it: text, SVG, HTML."""

@@ -119,8 +119,9 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
     return "\n".join(lines)
 
 
-def _ranking(candidates: Sequence[Candidate]) -> list[str]:
-    rows = [("", "modelled", "exposed", "FLOPs/device", "wire/device", "memory", "program", "")]
+def ranking_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
+    """The ranking as a table: its head, and a row for each candidate; the last column says what it loses."""
+    rows: list[tuple[str, ...]] = [("", "modelled", "exposed", "FLOPs/device", "wire/device", "memory", "program", "")]
     for number, candidate in enumerate(candidates, 1):
         cost = candidate.estimate
         rows.append(
@@ -135,6 +136,11 @@ def _ranking(candidates: Sequence[Candidate]) -> list[str]:
                 "chosen" if number == 1 else _said(candidates[0], candidate),
             )
         )
+    return rows
+
+
+def _ranking(candidates: Sequence[Candidate]) -> list[str]:
+    rows = ranking_rows(candidates)
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     lines = []
     for row in rows:

@@ -111,6 +111,12 @@ class Timeline:
 
         return drawn(self)
 
+    def _repr_html_(self) -> str | None:
+        from shardwise.pictures.gantt import timeline_picture  # the floor of sight, when a notebook asks for it
+        from shardwise.pictures.page import notebook
+
+        return notebook(lambda: timeline_picture(self))
+
 
 def timeline(
     module: Module,

@@ -1,0 +1,87 @@
+"""A timeline as lanes: compute, each direction of the links, and what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
+from shardwise.planning.explain import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from shardwise.compiled.schedule.timeline import Span, Timeline
+
+WORDS = {
+    "product": "products", "compute": "other work", "wait": "waiting for transfers: exposed",
+    "stall": "waiting for copies", "transfer": "collectives", "copy": "copies between memories",
+    "loop": "trips that are not shown",
+}  # fmt: skip
+
+
+def timeline_picture(timeline: Timeline) -> Picture:
+    """A timeline with its sums, its lanes, and what of each collective work hides."""
+    from shardwise.compiled.schedule.gantt import totals
+
+    title = f"{timeline.name} on {timeline.hardware}"
+    whole = timeline.step_seconds
+    lanes = tuple(
+        Lane(name, tuple(_bars(timeline, name)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")
+        for name, busy in timeline.lanes
+    )
+    kinds = tuple((kind, words) for kind, words in WORDS.items() if any(_kind(span) == kind for span in timeline.spans))
+    assumed = tuple(("assumed: " if note == timeline.notes[0] else "") + note for note in timeline.notes)
+    chart = Lanes("modelled from the compiled schedule", lanes, tuple(ticks(whole)), kinds, (totals(timeline), *assumed))
+    parts = (chart, _shares(timeline)) if timeline.shares else (chart,)
+    return Picture(title, totals(timeline), parts)
+
+
+def _bars(timeline: Timeline, lane: str) -> Iterator[Bar]:
+    whole = timeline.step_seconds or 1.0
+    for span in timeline.spans:
+        if span.lane == lane:
+            kind = _kind(span)
+            yield Bar(span.start_seconds / whole, span.end_seconds / whole, kind, _told(span), exposed=kind == "wait")
+
+
+def _kind(span: Span) -> str:
+    """The kind of a bar: waiting for a copy between memories is no exposed transfer."""
+    return "stall" if span.kind == "wait" and span.collective is None else span.kind
+
+
+def _told(span: Span) -> str:
+    said = f"{span.name}: {seconds_text(span.seconds)} from {seconds_text(span.start_seconds)}"
+    if span.moved_bytes:
+        said += f", {bytes_text(span.moved_bytes)}"
+    if span.trip is not None:
+        said += f", trip {span.trip}"
+    return said + (f" ({span.line})" if span.line else "")
+
+
+def ticks(seconds: float, most: int = 6) -> Iterator[tuple[float, str]]:
+    """Round times, as shares of the whole.
+
+    >>> list(ticks(2e-6))
+    [(0.0, '0'), (0.25, '500 ns'), (0.5, '1 us'), (0.75, '1.5 us'), (1.0, '2 us')]
+    """
+    if seconds <= 0:
+        return
+    exponent = -12
+    while seconds / 10.0 ** (exponent + 1) > most:
+        exponent += 1
+    step = next(n * 10.0**exponent for n in (1, 2, 2.5, 5, 10) if seconds / (n * 10.0**exponent) <= most)
+    for number in range(int(seconds / step * (1 + 1e-9)) + 1):
+        yield round(number * step / seconds, 9), seconds_text(number * step) if number else "0"
+
+
+def _shares(timeline: Timeline) -> Table:
+    rows = [
+        (
+            share.collective.kind, ", ".join(share.collective.axes) or "?", seconds_text(share.transfer_seconds),
+            seconds_text(share.exposed_seconds), f"{share.hidden:.0%}", share.collective.source,
+        )
+        for share in timeline.shares[:40]
+    ]  # fmt: skip
+    left = len(timeline.shares) - len(rows)
+    notes = (f"... and {left} more",) if left else ()
+    head = ("collective", "over", "travels", "exposed", "hidden", "from")
+    return Table("Each collective, all its trips", head, tuple(rows), frozenset({2, 3, 4}), notes)

@@ -1,0 +1,101 @@
+"""The hand that draws HTML: words and tables as themselves, all else as SVG. It needs Jinja2, of the extra `show`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any, assert_never
+
+from shardwise.errors import MissingExtraError, one_line
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Strip, Table, Words
+from shardwise.pictures.svg import svg
+
+
+def page(picture: Picture) -> str:
+    """A picture as a whole page, which needs no other file and no network.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
+    """
+    return _template("page.html.j2").render(picture=_shown(picture), fragment=_safe(fragment(picture)))
+
+
+def fragment(picture: Picture) -> str:
+    """A picture as a piece of a page.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
+    """
+    parts = [_part(part, picture) for part in picture.parts]
+    return _template("picture.html.j2").render(picture=_shown(picture), parts=parts)
+
+
+def notebook(draw: Callable[[], Picture]) -> str | None:
+    """What `_repr_html_` gives: the fragment, or None without Jinja2, so that a notebook takes the SVG or the text."""
+    return fragment(draw()) if importlib.util.find_spec("jinja2") is not None else None
+
+
+def _shown(picture: Picture) -> dict[str, str]:
+    return {"title": one_line(picture.title), "description": one_line(picture.description)}
+
+
+def _part(part: Part, picture: Picture) -> dict[str, Any]:
+    match part:
+        case Words(lines, code):
+            return {"kind": "words", "lines": list(map(one_line, lines)), "code": code}
+        case Table(title, head, rows, numbers, notes):
+            cells = [list(map(one_line, row)) for row in rows]
+            told = {"title": one_line(title), "head": list(map(one_line, head)), "notes": list(map(one_line, notes))}
+            return {"kind": "table", "rows": cells, "numbers": numbers, **told}
+        case Board() | Strip() | Movement() | Lanes():
+            folded = isinstance(part, Movement)
+            title = part.name if isinstance(part, Board) else part.title
+            drawn = dataclasses.replace(part, title="") if isinstance(part, Movement) else part
+            described = " ".join(_described(part)) or picture.description
+            return {
+                "kind": "drawn", "folded": folded, "title": one_line(title),
+                "svg": _safe(svg(Picture(title or picture.title, described, (drawn,)), heading=False)),
+            }  # fmt: skip
+        case _:
+            assert_never(part)
+
+
+def _described(part: Board | Strip | Movement | Lanes) -> Iterator[str]:
+    """A drawn part in words, for those who do not see it."""
+    match part:
+        case Board():
+            yield from (part.caption, *part.notes)
+        case Strip():
+            for item in part.items:
+                said = [item.name, item.caption] if isinstance(item, Board) else [item.text]
+                yield " ".join(said)
+        case Movement():
+            yield f"{len(part.before)} devices; {len(part.wires)} transfers."
+            yield from part.notes
+        case Lanes():
+            yield from (lane.note for lane in part.lanes)
+        case _:
+            assert_never(part)
+
+
+def _safe(text: str) -> Any:
+    """Markup that is our own, in which everything of the user's is escaped already."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+@functools.lru_cache(maxsize=4)
+def _template(name: str) -> Any:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise MissingExtraError(
+            "HTML is made with Jinja2, which is not installed: pip install 'shardwise[show]'; SVG and text need nothing more"
+        ) from None
+    loader = PackageLoader("shardwise.pictures", "templates")
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).get_template(name)

@@ -1,0 +1,100 @@
+"""The hand that draws SVG: one picture as one self-contained, scalable, accessible text."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import assert_never
+
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Strip, Table, Words
+from shardwise.pictures.svg_board import board, legend
+from shardwise.pictures.svg_chart import lanes, table, words
+from shardwise.pictures.svg_flow import movement, strip
+from shardwise.pictures.svg_pen import Drawn, element, label, number, stacked, titled
+from shardwise.pictures.svg_style import patterns, style
+
+MARGIN = 18.0
+
+
+def svg(picture: Picture, *, heading: bool | None = None) -> str:
+    """A picture as SVG; it is as wide as its page allows, has light and dark looks, and names everything it shows.
+
+    >>> from shardwise.pictures.picture import Words
+    >>> text = svg(Picture("A <b>", "words alone", (Words(("hello",)),)))
+    >>> text.startswith("<svg"), "<b>" in text, "A &lt;b&gt;" in text
+    (True, False, True)
+
+    Args:
+        heading: whether the title is drawn above; by default where it does not name a lone board.
+    """
+    prefix = f"s{zlib.crc32(repr(picture).encode('utf-8', 'replace')):08x}-"
+    lone = len(picture.parts) == 1 and isinstance(picture.parts[0], Board)
+    pieces = [_heading(picture.title)] if (not lone if heading is None else heading) else []
+    pieces += [drawn(part, prefix) for part in picture.parts]
+    marks = legend(boards_of(picture), prefix)
+    content = stacked([*pieces, *([marks] if marks.height else [])], 16)
+    return _document(picture, content, prefix)
+
+
+def drawn(part: Part, prefix: str) -> Drawn:
+    """One part of a picture."""
+    match part:
+        case Board():
+            return board(part, prefix)
+        case Strip():
+            return strip(part, prefix)
+        case Movement():
+            return movement(part, prefix)
+        case Lanes():
+            return lanes(part, prefix)
+        case Table():
+            return table(part)
+        case Words():
+            return words(part)
+        case _:
+            assert_never(part)
+
+
+def boards_of(picture: Picture) -> Iterator[Board]:
+    """Every board of a picture."""
+    for part in picture.parts:
+        match part:
+            case Board():
+                yield part
+            case Strip():
+                yield from (item for item in part.items if isinstance(item, Board))
+            case Movement():
+                yield from (board for card in (*part.before, *part.after) for board in card.boards)
+            case Lanes() | Table() | Words():
+                pass
+            case _:
+                assert_never(part)
+
+
+def _heading(title: str) -> Drawn:
+    return Drawn(200, 20, label(0, 16, title, size=16, look="b", most=90))
+
+
+def _document(picture: Picture, content: Drawn, prefix: str) -> str:
+    width, height = content.width + 2 * MARGIN, content.height + 2 * MARGIN
+    name, told = f"{prefix}title", f"{prefix}desc"
+    head = titled(picture.title).replace("<title>", f'<title id="{name}">')
+    head += element("desc", titled(picture.description).removeprefix("<title>").removesuffix("</title>") or " ", id=told)
+    body = (
+        f"<defs>{element('style', style())}{patterns(prefix)}{_tips(prefix)}</defs>"
+        + element("rect", width=width, height=height, rx=8.0, class_="page")
+        + content.at(MARGIN, MARGIN)
+    )
+    return element(
+        "svg", head + body, xmlns="http://www.w3.org/2000/svg", class_="shardwise", role="img",
+        viewBox=f"0 0 {number(width)} {number(height)}", aria_labelledby=f"{name} {told}",
+        style=f"max-width:{number(width)}px;width:100%;height:auto",
+    )  # fmt: skip
+
+
+def _tips(prefix: str) -> str:
+    tip = element("path", d="M0 0L8 4L0 8z", class_="tip")
+    return element(
+        "marker", tip, id=f"{prefix}tip", markerWidth=8, markerHeight=8, refX=7, refY=4, orient="auto",
+        markerUnits="userSpaceOnUse",
+    )  # fmt: skip
