@@ -90,7 +90,8 @@ def _played(work: _Work, traffic: Traffic) -> RingTime:
     after: list[list[int]] = [[] for _ in work.seconds]  # each work has that
     for number, sent in enumerate(work.sent):
         place = work.start(number, traffic.cover)
-        (after if sent.is_passed_on or place > sent.ready else before)[place].append(number)
+        waits = (sent.is_passed_on or place > sent.ready) and place < work.used[number]
+        (after if waits else before)[place].append(number)
     free, arrival = [0.0, 0.0], [0.0] * len(work.sent)
 
     def start(numbers: Iterable[int], now: float) -> None:
