@@ -22,13 +22,14 @@ from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
 from shardwise.planning.graph import State, layouts, state_of, step_of
 from shardwise.planning.overlap import ring_cost
-from shardwise.planning.prices import ITEM_BYTES, Costs
+from shardwise.planning.prices import ITEM_BYTES, Costs, StepCost
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
 from shardwise.program import Program
 from shardwise.steps import AllGather, AllReduce, Einsum, Fused, ReduceScatter, Step
 
 KEPT = 10
 OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
+WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
 MOST_AXES = 5  # with six a plan takes a minute
 
 
@@ -180,7 +181,10 @@ def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Cand
         for source in sorted(sources, key=_unhidden_seconds):
             if _unhidden_seconds(source) >= fastest:
                 break
-            forms = [form for program in fused_programs(source.program, task.sizes) for form in _forms(task, program, costs)]
+            kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
+            within = WORTH_PRICING * fastest
+            programs = fused_programs(source.program, task.sizes)
+            forms = [form for program in programs for form in _forms(task, program, costs, kept=kept, within=within)]
             if forms:
                 best = min(forms, key=lambda candidate: candidate.estimate.seconds)
                 found.setdefault(best.program, best)
@@ -203,21 +207,33 @@ def _unhidden_seconds(candidate: Candidate) -> float:
     return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))
 
 
-def _forms(task: Problem, program: Program, costs: Costs, name: str | None = None) -> Iterator[Candidate]:
-    """A fused program with each step in its best form; with a name, one step after the other in its best of that name."""
+def _forms(
+    task: Problem, program: Program, costs: Costs, name: str | None = None,
+    kept: Mapping[Step, StepCost] | None = None, within: float = math.inf,
+) -> Iterator[Candidate]:  # fmt: skip
+    """A fused program with each step in its best form; with a name, one step after the other in its best of that name.
 
-    def best(place: int, forms: Iterable[Fused]) -> Fused | None:
+    With the prices of the plain steps that it keeps, only if with those it takes no longer than `within`.
+    """
+    seconds = math.fsum(kept[step].seconds for step in program.steps if step in kept) if kept else 0.0
+
+    def best(place: int, forms: Iterable[Fused]) -> tuple[float, Fused] | None:
         before = program.states()[place]
-        return min(forms, key=lambda form: ring_cost(form, costs, task.sizes, before, 0.0).seconds, default=None)
+        priced = ((ring_cost(form, costs, task.sizes, before, 0.0).seconds, form) for form in forms)
+        return min(priced, key=lambda found: found[0], default=None)
 
     fused = {place: step for place, step in enumerate(program.steps) if isinstance(step, Fused)}
     steps = list(program.steps)
     for place, step in fused.items():
-        steps[place] = best(place, forms_of(step)) or step
+        found = best(place, forms_of(step))
+        assert found is not None, "a fused step has a form"
+        seconds, steps[place] = seconds + found[0], found[1]
+        if seconds > within:
+            return
     chosen = [tuple(steps)]
     if name is not None:
         named = {place: best(place, (f for f in forms_of(step) if name in names_of(f))) for place, step in fused.items()}
-        chosen = [(*steps[:place], form, *steps[place + 1 :]) for place, form in named.items() if form is not None]
+        chosen = [(*steps[:place], form[1], *steps[place + 1 :]) for place, form in named.items() if form is not None]
     for form in chosen:
         made = program if form == program.steps else Program(program.mesh, program.inputs, form, program.output)
         priced = _price(made, costs, task)
