@@ -11,7 +11,8 @@ from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
-from shardwise.planning.plan import Candidate, Ranking, problem, rank
+from shardwise.planning.plan import Candidate, Ranking, rank
+from shardwise.planning.problem import problem
 
 if TYPE_CHECKING:
     import jax

@@ -19,8 +19,9 @@ from shardwise.measure import overlap
 from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
 from shardwise.notation import parse
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import Candidate, Problem
+from shardwise.planning.plan import Candidate
 from shardwise.planning.prices import einsum_flops
+from shardwise.planning.problem import Problem
 from shardwise.program import Program, unfused
 from shardwise.session import progress
 from shardwise.steps import Automatic, Einsum

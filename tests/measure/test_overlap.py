@@ -16,7 +16,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.measure import overlap
 from shardwise.measure.overlap import Case, Ran, Row
 from shardwise.notation import parse
-from shardwise.planning.plan import Problem, problem
+from shardwise.planning.problem import Problem, problem
 
 
 def ran(step: float, **other: float) -> Ran:

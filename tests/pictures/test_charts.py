@@ -26,7 +26,8 @@ from shardwise.pictures.sheet import every_layout, sheet
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_chart import joined
 from shardwise.pictures.text import text
-from shardwise.planning.plan import Ranking, problem, rank
+from shardwise.planning.plan import Ranking, rank
+from shardwise.planning.problem import problem
 from shardwise.program import Program
 from shardwise.steps import Automatic, collectives_of, parts
 

@@ -18,7 +18,8 @@ from shardwise.pictures.picture import Card, Movement, Picture
 from shardwise.pictures.svg import svg
 from shardwise.pictures.text import text
 from shardwise.planning.graph import layouts, moves, step_of
-from shardwise.planning.plan import problem, rank
+from shardwise.planning.plan import rank
+from shardwise.planning.problem import problem
 from shardwise.program import Program, shift
 from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, ReduceScatter, Step, collectives_of
 

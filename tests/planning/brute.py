@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout
-from shardwise.planning.plan import Problem
 from shardwise.planning.prices import Costs, einsum_flops, turned_bytes
+from shardwise.planning.problem import Problem
 from shardwise.program import Program, relayout, rule
 from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step, kind
 

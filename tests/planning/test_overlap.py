@@ -17,7 +17,8 @@ from shardwise.errors import HardwareError, MeshError, PlanError
 from shardwise.planning import rings
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import names_of
-from shardwise.planning.plan import OVERLAPS, Candidate, _costs, problem, rank
+from shardwise.planning.plan import Candidate, rank
+from shardwise.planning.problem import OVERLAPS, costs_of, problem
 from shardwise.planning.rings import SIMULATED, RingTime
 from shardwise.program import unfused
 from shardwise.steps import Fused
@@ -169,7 +170,7 @@ def drawn_candidates(random: Random, overlap: bool | str = True) -> list[tuple[C
     except PlanError:
         return []
     fused = [each for each in found if any(isinstance(step, Fused) for step in each.program.steps)]
-    return [(each, each.estimate, estimate(unfused(each.program), _costs(task), case.sizes)) for each in fused]
+    return [(each, each.estimate, estimate(unfused(each.program), costs_of(task), case.sizes)) for each in fused]
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -11,7 +11,8 @@ from shardwise.measure.overlap import KINDS, Case, row_of
 from shardwise.notation import parse
 from shardwise.overlapping import _local, measured_pair
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import problem, rank
+from shardwise.planning.plan import rank
+from shardwise.planning.problem import problem
 from shardwise.program import unfused
 
 SMALLEST = "16384x1024x2048"

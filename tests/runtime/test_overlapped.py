@@ -22,7 +22,8 @@ from shardwise.errors import PlanError
 from shardwise.layout import Layout
 from shardwise.notation import Equation, parse
 from shardwise.planning.fuse import names_of
-from shardwise.planning.plan import Candidate, Problem, problem, rank
+from shardwise.planning.plan import Candidate, rank
+from shardwise.planning.problem import Problem, problem
 from shardwise.runtime.execute import planned_function
 
 NAMES = ("ring", "bidirectional", "scatter", "rotate")

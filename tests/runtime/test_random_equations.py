@@ -21,7 +21,8 @@ import shardwise as sw
 from benchmarks.equations import Case, grown, padded, random_arrays, random_case, uneven, whole
 from shardwise.errors import LayoutError
 from shardwise.notation import Operand, parse
-from shardwise.planning.plan import Candidate, problem, rank
+from shardwise.planning.plan import Candidate, rank
+from shardwise.planning.problem import problem
 from shardwise.reference import run
 
 BLOCKS = 25

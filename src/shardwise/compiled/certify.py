@@ -13,8 +13,9 @@ from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
-from shardwise.planning.plan import Candidate, Problem, Ranking
+from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.prices import ITEM_BYTES
+from shardwise.planning.problem import Problem
 from shardwise.planning.rings import gather_sends, scatter_sends
 from shardwise.steps import (
     Automatic,

@@ -16,8 +16,9 @@ from shardwise.compiled.targets.devices import mesh_of
 from shardwise.errors import CompileError, HardwareError
 from shardwise.layout import Axes
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Problem
+from shardwise.planning.plan import Candidate
 from shardwise.planning.prices import StepCost
+from shardwise.planning.problem import Problem
 from shardwise.program import Program
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import Automatic, Fused

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.chips.links import pricer
 from shardwise.errors import ShardwiseError, did_you_mean
-from shardwise.planning.plan import Problem, routes_of
+from shardwise.planning.problem import Problem, routes_of
 
 KINDS = {
     "AG": "A[I_x, J] · B[J, K] -> C[I, K]",

@@ -15,7 +15,8 @@ from shardwise.pictures.flows import movement
 from shardwise.pictures.picture import Arrow, Board, Part, Picture, Sign, Strip, Table, Words
 from shardwise.pictures.placement import Placement
 from shardwise.planning.explain import bytes_text, ranking_rows, seconds_text
-from shardwise.planning.plan import Candidate, Ranking, routes_of
+from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.problem import routes_of
 from shardwise.program import Program
 from shardwise.steps import Fused, Step, collectives_of, consumed, describe, moved_axes, parts, touched
 

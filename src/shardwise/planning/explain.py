@@ -7,7 +7,8 @@ from typing import Any
 
 from shardwise.chips.links import assumptions
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Problem, Ranking, routes_of
+from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.problem import Problem, routes_of
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,

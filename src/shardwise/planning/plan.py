@@ -5,32 +5,25 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import numbers
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.chips import Hardware, hardware
-from shardwise.chips.links import Routes
-from shardwise.chips.placing import mesh_order, physical_routes
-from shardwise.chips.topology import Topology
-from shardwise.errors import HardwareError, LayoutError, MeshError, PlanError, ProgramError, did_you_mean
-from shardwise.layout import check_mapping, checked_size
+from shardwise.errors import LayoutError, PlanError, ProgramError
 from shardwise.mesh import Mesh
-from shardwise.notation import Equation, Operand
+from shardwise.notation import Operand
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
 from shardwise.planning.graph import State, layouts, state_of, step_of
 from shardwise.planning.overlap import ring_cost
-from shardwise.planning.prices import ITEM_BYTES, Costs, StepCost
+from shardwise.planning.prices import Costs
+from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
 from shardwise.program import Program
 from shardwise.steps import AllGather, AllReduce, Einsum, Fused, ReduceScatter, Step
 
 KEPT = 10
-OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
-MOST_AXES = 5  # with six a plan takes a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,83 +43,6 @@ class Candidate:
         from shardwise.planning.explain import steps_text
 
         return "\n".join(steps_text(self))
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An equation with everything that the planner needs to know, checked and in canonical form."""
-
-    equation: Equation
-    sizes: Mapping[str, int]
-    mesh: Mesh
-    hardware: Hardware
-    dtype: str
-    accumulated: str | None = None
-    memory_limit: float | None = None
-    overlap: bool | str = True
-    topology: Topology | None = None
-
-
-def problem(
-    equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | None = None,
-    dtype: str = "bfloat16", accumulated: str | None = None, memory_limit: float | None = None,
-    overlap: bool | str = True,
-) -> Problem:  # fmt: skip
-    """Check sizes, axes and dtype against the equation.
-
-    Raises:
-        NotationError: an axis that the mesh lacks.
-        PlanError: a size missing, not positive or of no dimension, an unknown dtype, an odd memory limit.
-        LayoutError: a size that its axes do not divide.
-    """
-    grid = Mesh.parse(mesh)
-    if sum(size > 1 for _, size in grid.axes) > MOST_AXES:
-        raise PlanError(f"mesh {grid} has more than {MOST_AXES} axes: layouts are too many to search; join some axes")
-    canonical = equation.on(grid)
-    sizes = _checked_sizes(canonical, sizes)
-    for operand in (*canonical.operands, *canonical.via, canonical.result):
-        operand.layout.shard_shape(sizes, grid)
-    if dtype not in ITEM_BYTES:
-        known = ", ".join(sorted(ITEM_BYTES))
-        raise PlanError(f"unknown dtype {dtype!r}: use one of {known}{did_you_mean(dtype, ITEM_BYTES)}")
-    if memory_limit is not None:
-        if isinstance(memory_limit, bool) or not isinstance(memory_limit, numbers.Real):
-            raise PlanError(f"a memory limit of {memory_limit!r} is no number: give the bytes of one device, as 16e9")
-        if not memory_limit > 0:
-            raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
-    if overlap not in OVERLAPS:
-        raise PlanError(f"overlap={overlap!r}: known are {', '.join(map(repr, OVERLAPS))}")
-    chip, topology = hardware_on(hardware_name, grid)
-    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology)
-
-
-def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topology | None]:
-    """A hardware by name; or that of a topology as `v5e:2x4`, whose links are then known.
-
-    Raises:
-        HardwareError: it is neither; MeshError: the mesh has more devices than the topology.
-    """
-    if isinstance(name, Topology) or (isinstance(name, str) and ":" in name):
-        topology = Topology.parse(name)
-        if topology.chip is None:
-            raise HardwareError(f"{topology} is not in the catalogue of hardware: programs can be rehearsed on it, not planned")
-        if mesh.size > topology.size:
-            raise MeshError(f"mesh {mesh} needs {mesh.size} devices, and {topology} has {topology.size}")
-        return hardware(topology.chip), topology
-    return hardware("cpu" if name is None else name), None
-
-
-def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The size of every dimension, in the equation's order."""
-    check_mapping(sizes, PlanError)
-    for dim in sizes:
-        if dim not in equation.dims:
-            have = f"it has {', '.join(equation.dims) or 'none'}{did_you_mean(str(dim), equation.dims)}"
-            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: {have}")
-    for dim in equation.dims:
-        if dim not in sizes:
-            raise PlanError(f"no size is given for dimension {dim}: add it, as in sizes={{{dim!r}: 1024}}")
-    return {dim: checked_size(dim, sizes[dim], PlanError) for dim in equation.dims}
 
 
 def rank(task: Problem) -> tuple[Candidate, ...]:
@@ -174,24 +90,20 @@ def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Cand
     Raises:
         PlanError: none has what is asked for; those that there are, are named.
     """
-    costs = _costs(task)
+    costs = costs_of(task)
     if task.overlap is True:
         fastest = min((candidate.estimate.seconds for candidate in plain), default=math.inf)
         found: dict[Program, Candidate] = {}
         for source in sorted(sources, key=_unhidden_seconds):
             if _unhidden_seconds(source) >= fastest:
                 break
-            kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
-            within = WORTH_PRICING * fastest
-            programs = fused_programs(source.program, task.sizes)
-            forms = [form for program in programs for form in _forms(task, program, costs, kept=kept, within=within)]
-            if forms:
-                best = min(forms, key=lambda candidate: candidate.estimate.seconds)
+            best = _best_fused(task, source, costs, WORTH_PRICING * fastest)
+            if best is not None:
                 found.setdefault(best.program, best)
                 fastest = min(fastest, best.estimate.seconds)
         return [*plain, *found.values()]
     programs = list(dict.fromkeys(form for source in sources for form in fused_programs(source.program, task.sizes)))
-    asked = [form for program in programs for form in _forms(task, program, costs, str(task.overlap))]
+    asked = [form for program in programs for form in _named(task, program, costs, str(task.overlap))]
     if not asked:
         fused = (step for program in programs for step in program.steps if isinstance(step, Fused))
         have = sorted({name for step in fused for form in forms_of(step) for name in names_of(form)})
@@ -207,38 +119,53 @@ def _unhidden_seconds(candidate: Candidate) -> float:
     return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))
 
 
-def _forms(
-    task: Problem, program: Program, costs: Costs, name: str | None = None,
-    kept: Mapping[Step, StepCost] | None = None, within: float = math.inf,
-) -> Iterator[Candidate]:  # fmt: skip
-    """A fused program with each step in its best form; with a name, one step after the other in its best of that name.
+def _best_fused(task: Problem, source: Candidate, costs: Costs, within: float) -> Candidate | None:
+    """The fastest fused form of a candidate that fits, if it takes no longer than `within`."""
+    kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
+    forms: list[tuple[float, tuple[Step, ...]]] = []
+    for program in fused_programs(source.program, task.sizes):
+        best = [_fastest(task, costs, program, place, forms_of(step)) for place, step in _fused(program)]
+        plain = (kept[step].seconds for step in program.steps if step in kept)  # at least: one that is new has no price yet
+        forms.append((math.fsum((*plain, *(seconds for seconds, _ in best))), _with(program, dict(step for _, step in best))))
+    found: Candidate | None = None
+    for seconds, steps in sorted(forms, key=lambda form: form[0]):
+        if seconds > (within if found is None else found.estimate.seconds):
+            break
+        priced = _price(Program(task.mesh, source.program.inputs, steps, source.program.output), costs, task)
+        if _fits(task, priced) and (found is None or priced.estimate.seconds < found.estimate.seconds):
+            found = priced
+    return found
 
-    With the prices of the plain steps that it keeps, only if with those it takes no longer than `within`.
-    """
-    seconds = math.fsum(kept[step].seconds for step in program.steps if step in kept) if kept else 0.0
 
-    def best(place: int, forms: Iterable[Fused]) -> tuple[float, Fused] | None:
-        before = program.states()[place]
-        priced = ((ring_cost(form, costs, task.sizes, before, 0.0).seconds, form) for form in forms)
-        return min(priced, key=lambda found: found[0], default=None)
+def _named(task: Problem, program: Program, costs: Costs, name: str) -> Iterator[Candidate]:
+    """A fused program with one step after the other in its best form of that name, and the rest in their best."""
+    best = dict(_fastest(task, costs, program, place, forms_of(step))[1] for place, step in _fused(program))
+    for place, step in _fused(program):
+        forms = [form for form in forms_of(step) if name in names_of(form)]
+        if forms:
+            chosen = {**best, **dict([_fastest(task, costs, program, place, forms)[1]])}
+            made = Program(program.mesh, program.inputs, _with(program, chosen), program.output)
+            priced = _price(made, costs, task)
+            if _fits(task, priced):
+                yield priced
 
-    fused = {place: step for place, step in enumerate(program.steps) if isinstance(step, Fused)}
-    steps = list(program.steps)
-    for place, step in fused.items():
-        found = best(place, forms_of(step))
-        assert found is not None, "a fused step has a form"
-        seconds, steps[place] = seconds + found[0], found[1]
-        if seconds > within:
-            return
-    chosen = [tuple(steps)]
-    if name is not None:
-        named = {place: best(place, (f for f in forms_of(step) if name in names_of(f))) for place, step in fused.items()}
-        chosen = [(*steps[:place], form[1], *steps[place + 1 :]) for place, form in named.items() if form is not None]
-    for form in chosen:
-        made = program if form == program.steps else Program(program.mesh, program.inputs, form, program.output)
-        priced = _price(made, costs, task)
-        if _fits(task, priced):
-            yield priced
+
+def _fused(program: Program) -> list[tuple[int, Fused]]:
+    return [(place, step) for place, step in enumerate(program.steps) if isinstance(step, Fused)]
+
+
+def _with(program: Program, changes: Mapping[int, Step]) -> tuple[Step, ...]:
+    return tuple(changes.get(place, step) for place, step in enumerate(program.steps))
+
+
+def _fastest(
+    task: Problem, costs: Costs, program: Program, place: int, forms: Iterable[Fused]
+) -> tuple[float, tuple[int, Fused]]:  # fmt: skip
+    """The seconds of the fastest of some forms of the step at a place, and where it stands."""
+    before = program.states()[place]
+    priced = [(ring_cost(form, costs, task.sizes, before, 0.0).seconds, form) for form in forms]
+    seconds, form = min(priced, key=lambda found: found[0])
+    return seconds, (place, form)
 
 
 def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
@@ -260,7 +187,7 @@ def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
     except (ProgramError, LayoutError):
         return
     if program.result == like.result:
-        yield _price(program, _costs(task), task)
+        yield _price(program, costs_of(task), task)
 
 
 def _fits(task: Problem, candidate: Candidate) -> bool:
@@ -275,22 +202,11 @@ def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> 
         for onward in _rank_stage(later, (here,), stage)[:3]:
             steps = tuple(_renamed(step, onward.program.output, candidate.program.output) for step in onward.program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
-            yield _price(joined, _costs(task), task)
+            yield _price(joined, costs_of(task), task)
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:
     return dataclasses.replace(step, array=new) if step.array == old else step
-
-
-def _costs(task: Problem) -> Costs:
-    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task))
-
-
-def routes_of(task: Problem) -> Routes | None:
-    """What the mesh's axes have of the links, where the topology is known."""
-    if task.topology is None or task.topology.kind != "tpu":
-        return None
-    return physical_routes(task.topology, mesh_order(task.topology, task.mesh), task.mesh)
 
 
 def _price(program: Program, costs: Costs, task: Problem) -> Candidate:
@@ -298,7 +214,7 @@ def _price(program: Program, costs: Costs, task: Problem) -> Candidate:
 
 
 def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -> tuple[Candidate, ...]:
-    costs = _costs(task)
+    costs = costs_of(task)
     leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
     inputs = sum(costs.item_bytes * math.prod(operand.layout.shard_shape(task.sizes, task.mesh)) for operand in operands)
     limit = task.memory_limit

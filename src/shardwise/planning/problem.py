@@ -1,0 +1,110 @@
+"""A problem: an equation with sizes, mesh, hardware and wishes, checked once and in canonical form."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.chips import Hardware, hardware
+from shardwise.chips.links import Routes
+from shardwise.chips.placing import mesh_order, physical_routes
+from shardwise.chips.topology import Topology
+from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean
+from shardwise.layout import check_mapping, checked_size
+from shardwise.mesh import Mesh
+from shardwise.notation import Equation
+from shardwise.planning.prices import ITEM_BYTES, Costs
+
+OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
+MOST_AXES = 5  # with six a plan takes a minute
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An equation with everything that the planner needs to know, checked and in canonical form."""
+
+    equation: Equation
+    sizes: Mapping[str, int]
+    mesh: Mesh
+    hardware: Hardware
+    dtype: str
+    accumulated: str | None = None
+    memory_limit: float | None = None
+    overlap: bool | str = True
+    topology: Topology | None = None
+
+
+def problem(
+    equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | None = None,
+    dtype: str = "bfloat16", accumulated: str | None = None, memory_limit: float | None = None,
+    overlap: bool | str = True,
+) -> Problem:  # fmt: skip
+    """Check sizes, axes and dtype against the equation.
+
+    Raises:
+        NotationError: an axis that the mesh lacks.
+        PlanError: a size missing, not positive or of no dimension, an unknown dtype, an odd memory limit.
+        LayoutError: a size that its axes do not divide.
+    """
+    grid = Mesh.parse(mesh)
+    if sum(size > 1 for _, size in grid.axes) > MOST_AXES:
+        raise PlanError(f"mesh {grid} has more than {MOST_AXES} axes: layouts are too many to search; join some axes")
+    canonical = equation.on(grid)
+    sizes = _checked_sizes(canonical, sizes)
+    for operand in (*canonical.operands, *canonical.via, canonical.result):
+        operand.layout.shard_shape(sizes, grid)
+    if dtype not in ITEM_BYTES:
+        known = ", ".join(sorted(ITEM_BYTES))
+        raise PlanError(f"unknown dtype {dtype!r}: use one of {known}{did_you_mean(dtype, ITEM_BYTES)}")
+    if memory_limit is not None:
+        if isinstance(memory_limit, bool) or not isinstance(memory_limit, numbers.Real):
+            raise PlanError(f"a memory limit of {memory_limit!r} is no number: give the bytes of one device, as 16e9")
+        if not memory_limit > 0:
+            raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
+    if overlap not in OVERLAPS:
+        raise PlanError(f"overlap={overlap!r}: known are {', '.join(map(repr, OVERLAPS))}")
+    chip, topology = hardware_on(hardware_name, grid)
+    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology)
+
+
+def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topology | None]:
+    """A hardware by name; or that of a topology as `v5e:2x4`, whose links are then known.
+
+    Raises:
+        HardwareError: it is neither; MeshError: the mesh has more devices than the topology.
+    """
+    if isinstance(name, Topology) or (isinstance(name, str) and ":" in name):
+        topology = Topology.parse(name)
+        if topology.chip is None:
+            raise HardwareError(f"{topology} is not in the catalogue of hardware: programs can be rehearsed on it, not planned")
+        if mesh.size > topology.size:
+            raise MeshError(f"mesh {mesh} needs {mesh.size} devices, and {topology} has {topology.size}")
+        return hardware(topology.chip), topology
+    return hardware("cpu" if name is None else name), None
+
+
+def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The size of every dimension, in the equation's order."""
+    check_mapping(sizes, PlanError)
+    for dim in sizes:
+        if dim not in equation.dims:
+            have = f"it has {', '.join(equation.dims) or 'none'}{did_you_mean(str(dim), equation.dims)}"
+            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: {have}")
+    for dim in equation.dims:
+        if dim not in sizes:
+            raise PlanError(f"no size is given for dimension {dim}: add it, as in sizes={{{dim!r}: 1024}}")
+    return {dim: checked_size(dim, sizes[dim], PlanError) for dim in equation.dims}
+
+
+def costs_of(task: Problem) -> Costs:
+    """The prices of steps for a problem."""
+    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task))
+
+
+def routes_of(task: Problem) -> Routes | None:
+    """What the mesh's axes have of the links, where the topology is known."""
+    if task.topology is None or task.topology.kind != "tpu":
+        return None
+    return physical_routes(task.topology, mesh_order(task.topology, task.mesh), task.mesh)
