@@ -21,6 +21,7 @@ ITEM_BYTES = {
 
 
 COPIED_FROM = 16e6  # bytes: what an all-to-all moves is laid out anew before and after, unless it stays on the chip
+LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Costs:
 
         An all-to-all's is turned as well, which takes twice as long.
         """
-        if self.hardware.compiler is None:
+        if self.hardware.compiler is None or out_bytes < LEAVES_FROM:
             return 0.0
         return {"all-gather": 1.0, "all-to-all": 2.0}.get(kind, 0.0) * self.copy(out_bytes)
 

@@ -133,8 +133,8 @@ def spread_time(n: int, way: str, chunks: int, traffic: Traffic, product: Produc
 
     >>> traffic = Traffic(Hop(1e-9, 0.0, both_ways=True), block_bytes=1000)
     >>> both = spread_time(5, "bidirectional", 4, traffic, lambda share: 2e-6 * share, lambda share: 0.0)
-    >>> round(both.seconds * 1e6, 3)                # two hops of 1 us behind the last of 4 products of 0.5 us, and a bit
-    3.25
+    >>> round(both.seconds * 1e6, 3)      # 4 products of 0.5 us; of 2 us each way all but 0.75 us are behind them
+    2.75
     """
     return _extrapolated(n, lambda devices: _played(_spread(devices, way, chunks, product, laid), traffic))
 
