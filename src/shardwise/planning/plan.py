@@ -51,15 +51,15 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
     Raises:
         PlanError: no program leads to the wanted layout, or none fits in the memory limit; the reason is said.
     """
-    if task.overlap is False or (task.overlap is True and task.hardware.shared):  # one host's cores do both: nothing hides
-        return _by_stages(task)
     fault: PlanError | None = None
     try:
         plain = _by_stages(task)
     except PlanError as error:
-        if task.memory_limit is None:
+        if task.memory_limit is None or task.overlap is False:
             raise
         plain, fault = (), error
+    if task.overlap is False or (plain and task.overlap is True and task.hardware.shared):
+        return plain  # where one host's cores do both, transfers hide behind nothing
     # A fused program holds less than the plain one that it stands for: that one need not fit.
     sources = plain if task.memory_limit is None else _by_stages(dataclasses.replace(task, memory_limit=None))
     found = _overlapped(task, plain, (*sources, *_all_gathered(task, sources[0].program)))
