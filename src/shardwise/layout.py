@@ -251,7 +251,7 @@ def not_divisible(dim: str, size: int, axes: Iterable[str], mesh: Mesh) -> str:
     padded = padded_size(size, parts)
     return (
         f"dimension {dim} has size {size}, which mesh {'axes' if len(names) > 1 else 'axis'} {along} "
-        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded} (in sw.put and sw.einsum), "
+        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded} (in sw.put, sw.einsum and sw.random), "
         "or use another layout"
     )
 

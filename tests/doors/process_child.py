@@ -256,6 +256,15 @@ def gradients(folder: Path) -> None:
 
 
 @section
+def random_arrays_are_those_of_one_process(folder: Path) -> None:
+    mesh = sw.make_mesh("x=2, y=2")
+    replicated = jax.jit(lambda: jax.random.key(3), out_shardings=jax.NamedSharding(mesh, jax.P()))()
+    for key in (jax.random.key(3), replicated):
+        array = sw.random.normal(key, "A[I_x, J_y]", sizes={"I": 8, "J": 16}, mesh=mesh)
+        assert_holds(array, "I_x, J_y", np.asarray(jax.random.normal(jax.random.key(3), (8, 16))))
+
+
+@section
 def errors_come_alike_in_every_process(folder: Path) -> None:
     mesh = sw.make_mesh("x=4")
     a = sw.put(A, "A[I_x, J]", mesh)
