@@ -265,6 +265,14 @@ def random_arrays_are_those_of_one_process(folder: Path) -> None:
 
 
 @section
+def statistics_across_processes(folder: Path) -> None:
+    mesh = sw.make_mesh("x=4")
+    variance = jax.shard_map(lambda x: sw.spmd.var(x, axis=0, over="x"), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P())
+    found = variance(sw.put(A, "A[I_x, J]", mesh))
+    np.testing.assert_allclose(np.asarray(found.addressable_data(0)), A.var(axis=0), rtol=1e-6)
+
+
+@section
 def errors_come_alike_in_every_process(folder: Path) -> None:
     mesh = sw.make_mesh("x=4")
     a = sw.put(A, "A[I_x, J]", mesh)
