@@ -8,6 +8,8 @@ since they meet in collectives.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import sys
@@ -270,6 +272,26 @@ def statistics_across_processes(folder: Path) -> None:
     variance = jax.shard_map(lambda x: sw.spmd.var(x, axis=0, over="x"), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P())
     found = variance(sw.put(A, "A[I_x, J]", mesh))
     np.testing.assert_allclose(np.asarray(found.addressable_data(0)), A.var(axis=0), rtol=1e-6)
+
+
+@section
+def each_process_prints_of_its_devices(folder: Path) -> None:
+    mesh = sw.make_mesh("x=4")
+
+    def local(x):
+        sw.spmd.device_print(x, label="here", values=True)
+        return x
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        x = sw.put(np.float32([0, 1, 2, 3]), "A[I_x]", mesh)
+        jax.block_until_ready(jax.jit(jax.shard_map(local, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))(x))
+        jax.effects_barrier()
+        deadline = time.monotonic() + 60
+        while not printed.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    mine = [at for at, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
+    lines = [f"device {at}  x={at}  float32[1]  [{at}]" for at in mine]
+    assert printed.getvalue().splitlines() == ["here on mesh x=4", *lines]
 
 
 @section
