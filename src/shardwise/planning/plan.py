@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import LayoutError, PlanError, ProgramError
+from shardwise.layout import splits
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
-from shardwise.planning.graph import State, layouts, state_of, step_of
+from shardwise.planning.graph import State, state_of, step_of
 from shardwise.planning.overlap import ring_cost
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
@@ -249,7 +250,7 @@ def wanted_states(result: Operand, task: Problem) -> list[State]:
     )
     free = [i for i, dim in enumerate(result.dims) if dim in result.free]
     found = []
-    for chosen in layouts(len(free), idle):
+    for chosen in splits(len(free), idle):
         dims = list(state[0])
         for i, axes in zip(free, chosen, strict=True):
             dims[i] = axes
