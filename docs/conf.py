@@ -41,6 +41,7 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_custom_sections = ["Returns"]  # prose: what stands before its first colon is no type
 python_use_unqualified_type_names = True
 
 html_theme = "furo"
