@@ -16,6 +16,7 @@ release = version = shardwise.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 nitpicky = True
+default_role = "code"  # in docstrings a name stands between single backticks
 # Types of other projects, whose pages are not fetched while this site is built, and parts that have no page of their own.
 nitpick_ignore_regex = [
     ("py:class", r"(jax|jaxlib|numpy|collections|pathlib)\..*"),
@@ -26,6 +27,7 @@ nitpick_ignore_regex = [
 # Guides: MyST text notebooks. Every cell runs at every build; one that raises, an assertion too, fails the build.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_execution_excludepatterns = ["benchmarks/*", "index.md", "capabilities.md", "changelog.md"]
 nb_output_stderr = "remove"  # compilers talk there
@@ -46,4 +48,5 @@ python_use_unqualified_type_names = True
 
 html_theme = "furo"
 html_title = "Shardwise"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]

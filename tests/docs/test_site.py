@@ -60,10 +60,7 @@ def broken(site: Path) -> list[str]:
                 continue
             file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             anchor = unquote(parts.fragment)
-            missing = not file.is_file() or (anchor and file in pages and anchor not in pages[file].anchors)
-            if missing and anchor != "":
-                found.append(f"{path.relative_to(site)} -> {target}")
-            elif not file.exists():
+            if not file.is_file() or (anchor and file in pages and anchor not in pages[file].anchors):
                 found.append(f"{path.relative_to(site)} -> {target}")
     return found
 
