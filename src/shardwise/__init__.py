@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shardwise.mesh import Mesh
     from shardwise.notation import Equation, parse
     from shardwise.program import Program
-    from shardwise.runtime import spmd
+    from shardwise.runtime import random, spmd
     from shardwise.runtime.checking import Check, check
     from shardwise.runtime.devices import make_mesh, simulate
 
@@ -57,12 +57,14 @@ _HOMES = {
     "simulate": "shardwise.runtime.devices",
 }
 
-__all__ = [*_HOMES, "spmd"]
+_MODULES = {"random": "shardwise.runtime.random", "spmd": "shardwise.runtime.spmd"}
+
+__all__ = [*_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "spmd":
-        value: Any = importlib.import_module("shardwise.runtime.spmd")
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _in_options(message: str) -> str:
     """What messages say to do in Python, in the words of the command line."""
     message = re.sub(r"as in sizes=\{'([^']+)': (\d+)\}", r"as in --sizes \1=\2", message)
-    return message.replace("pad=True pads", "--pad pads").replace(" (in sw.put and sw.einsum)", "")
+    return message.replace("pad=True pads", "--pad pads").replace(" (in sw.put, sw.einsum and sw.random)", "")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -90,6 +92,44 @@ class Layout:
         entries += [()] * (len(names) - len(entries))
         unreduced = getattr(spec, "unreduced", None) or ()
         return cls(tuple(zip(names, entries, strict=True)), frozenset(unreduced))
+
+    @classmethod
+    def all(cls, dims: str | Iterable[str], mesh: Any, *, sizes: Mapping[str, int] | None = None) -> tuple[Layout, ...]:
+        """List every layout of an array on a mesh: each axis splits one of its dimensions or none, in every order.
+
+        >>> print(*Layout.all("I, J", "x=2"))
+        [I, J] [I_x, J] [I, J_x]
+        >>> len(Layout.all("I, J", "x=4, y=2")), len(Layout.all("I, J", "x=4, y=2", sizes={"I": 8, "J": 2}))
+        (11, 7)
+
+        Axes of size 1 split nothing and appear in none; partial sums are left out, since no array is placed so.
+
+        Args:
+            dims: `"I, J"`, or the names one by one.
+            mesh: in any form that `Mesh.parse` reads.
+            sizes: the size of every dimension, in elements: layouts whose axes do not divide them are left out.
+
+        Returns:
+            The layouts, those over fewer axes first, then those that split the first dimension. Their number grows fast: 11
+            for two dimensions on two axes, 1,457 for four on four.
+
+        Raises:
+            NotationError, MeshError: the dimensions or the mesh cannot be read.
+            LayoutError: a dimension with mesh axes; a size that is missing, or none.
+        """
+        grid = Mesh.parse(mesh)
+        given = cls.parse(dims if isinstance(dims, str) else ", ".join(dims))
+        if given.axes or given.unreduced:
+            raise LayoutError(
+                f"{given} is one layout: to list all of them give the dimensions alone, {', '.join(given.names)!r}"
+            )
+        if sizes is not None:
+            given.shard_shape(sizes, grid)
+        axes = tuple(axis for axis, size in grid.axes if size > 1)
+        found = [cls(tuple(zip(given.names, split, strict=True))) for split in splits(len(given.names), axes)]
+        if sizes is not None:
+            found = [each for each in found if not any(sizes[dim] % grid.extent(axes) for dim, axes in each.dims)]
+        return tuple(sorted(found, key=lambda each: (len(each.axes), [-len(axes) for _, axes in each.dims])))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,9 +251,33 @@ def not_divisible(dim: str, size: int, axes: Iterable[str], mesh: Mesh) -> str:
     padded = padded_size(size, parts)
     return (
         f"dimension {dim} has size {size}, which mesh {'axes' if len(names) > 1 else 'axis'} {along} "
-        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded} (in sw.put and sw.einsum), "
+        f"do{'' if len(names) > 1 else 'es'} not divide: pad=True pads it to {padded} (in sw.put, sw.einsum and sw.random), "
         "or use another layout"
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def spread(used: Axes, rank: int) -> tuple[tuple[Axes, ...], ...]:
+    """Every way to give all of some axes, in order, to the dimensions."""
+    found = []
+    for order in itertools.permutations(used):
+        for cuts in itertools.combinations_with_replacement(range(len(used) + 1), rank - 1):
+            bounds = (0, *cuts, len(used))
+            found.append(tuple(order[a:b] for a, b in itertools.pairwise(bounds)))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def splits(rank: int, axes: Axes) -> tuple[tuple[Axes, ...], ...]:
+    """Every way to give axes, or some of them, to the dimensions of an array.
+
+    >>> len(splits(2, ("x", "y")))
+    11
+    """
+    if rank == 0:
+        return ((),)
+    chosen = (c for count in range(len(axes) + 1) for c in itertools.combinations(axes, count))
+    return tuple(dims for used in chosen for dims in spread(used, rank))
 
 
 def _split_twice(axis: str, first: str, second: str) -> str:

@@ -8,6 +8,8 @@ since they meet in collectives.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import sys
@@ -253,6 +255,43 @@ def gradients(folder: Path) -> None:
     for shard in gradient.addressable_shards:
         assert shard.data.shape == (4, 4)
         np.testing.assert_allclose(np.asarray(shard.data), wanted[shard.index], rtol=1e-4, atol=1e-4)
+
+
+@section
+def random_arrays_are_those_of_one_process(folder: Path) -> None:
+    mesh = sw.make_mesh("x=2, y=2")
+    replicated = jax.jit(lambda: jax.random.key(3), out_shardings=jax.NamedSharding(mesh, jax.P()))()
+    for key in (jax.random.key(3), replicated):
+        array = sw.random.normal(key, "A[I_x, J_y]", sizes={"I": 8, "J": 16}, mesh=mesh)
+        assert_holds(array, "I_x, J_y", np.asarray(jax.random.normal(jax.random.key(3), (8, 16))))
+
+
+@section
+def statistics_across_processes(folder: Path) -> None:
+    mesh = sw.make_mesh("x=4")
+    variance = jax.shard_map(lambda x: sw.spmd.var(x, axis=0, over="x"), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P())
+    found = variance(sw.put(A, "A[I_x, J]", mesh))
+    np.testing.assert_allclose(np.asarray(found.addressable_data(0)), A.var(axis=0), rtol=1e-6)
+
+
+@section
+def each_process_prints_of_its_devices(folder: Path) -> None:
+    mesh = sw.make_mesh("x=4")
+
+    def local(x):
+        sw.spmd.device_print(x, label="here", values=True)
+        return x
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        x = sw.put(np.float32([0, 1, 2, 3]), "A[I_x]", mesh)
+        jax.block_until_ready(jax.jit(jax.shard_map(local, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))(x))
+        jax.effects_barrier()
+        deadline = time.monotonic() + 60
+        while not printed.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    mine = [at for at, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
+    lines = [f"device {at}  x={at}  float32[1]  [{at}]" for at in mine]
+    assert printed.getvalue().splitlines() == ["here on mesh x=4", *lines]
 
 
 @section

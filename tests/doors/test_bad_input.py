@@ -67,7 +67,7 @@ def test_a_refused_einsum_is_told_line_by_line(mesh: jax.sharding.Mesh):
     ]
     assert refusal(LayoutError, lambda: sw.einsum(EQUATION, A[:7], B, mesh=mesh)).split("\n") == [
         "A[I_x, J]: dimension I has size 7, which mesh axis x=4 does not divide: "
-        "pad=True pads it to 8 (in sw.put and sw.einsum), or use another layout",
+        "pad=True pads it to 8 (in sw.put, sw.einsum and sw.random), or use another layout",
         f"  equation: {EQUATION}",
         "  arrays: float32[7, 4], float32[4, 8]",
         "  mesh: x=4, y=2",

@@ -373,14 +373,14 @@ OF_LAYOUTS = [
         lambda: sw.Layout.parse("I_x").shard_shape({"I": 6}, "x=4"),
         LayoutError,
         "dimension I has size 6, which mesh axis x=4 does not divide: "
-        "pad=True pads it to 8 (in sw.put and sw.einsum), or use another layout",
+        "pad=True pads it to 8 (in sw.put, sw.einsum and sw.random), or use another layout",
         id="not divisible",
     ),
     pytest.param(
         lambda: sw.Layout.parse("I_{x,y}").shard_shape({"I": 12}, "x=4, y=2"),
         LayoutError,
         "dimension I has size 12, which mesh axes x=4 x y=2 do not divide: "
-        "pad=True pads it to 16 (in sw.put and sw.einsum), or use another layout",
+        "pad=True pads it to 16 (in sw.put, sw.einsum and sw.random), or use another layout",
         id="not divisible by two axes",
     ),
     pytest.param(
@@ -563,7 +563,7 @@ PLANS = [
                  "[8, 8, 8] are no sizes: give every dimension its size, as in sizes={'I': 1024}", id="sizes a list"),
     pytest.param({"sizes": {**SIZES, "I": 6}}, LayoutError,
                  "dimension I has size 6, which mesh axis x=4 does not divide: "
-                 "pad=True pads it to 8 (in sw.put and sw.einsum), or use another layout", id="size not divisible"),
+                 "pad=True pads it to 8 (in sw.put, sw.einsum and sw.random), or use another layout", id="size not divisible"),
     pytest.param({"hardware": "H100"}, HardwareError, f"unknown hardware 'H100': {HAVE} (did you mean 'h100'?)",
                  id="hardware in another case"),
     pytest.param({"hardware": "tpu-v6"}, HardwareError, f"unknown hardware 'tpu-v6': {HAVE} (did you mean 'tpu-v6e'?)",

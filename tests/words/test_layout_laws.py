@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from random import Random
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.equations import random_layout, random_mesh
-from shardwise.errors import LayoutError
+from shardwise.errors import LayoutError, ShardwiseError
 from shardwise.layout import Layout, padded_size, shard_slices
 from shardwise.mesh import Mesh
 
@@ -91,3 +92,74 @@ def test_an_axis_of_size_1_changes_nothing(random: Random):
     assert canonical.shard_shape(sizes, mesh) == layout.shard_shape(sizes, mesh)
     for coordinate in mesh.coordinates():
         assert shard_slices(canonical, shape, coordinate, mesh) == shard_slices(layout, shape, coordinate, mesh)
+
+
+def every_layout(dims: list[str], mesh: Mesh) -> set[Layout]:
+    """All ways in which each axis splits one dimension or none, and in which the axes of a dimension may be ordered: by brute
+    force, over every order of every axis and every place for each."""
+    axes = [axis for axis, size in mesh.axes if size > 1]
+    found = set()
+    for order in itertools.permutations(axes):
+        for places in itertools.product([None, *dims], repeat=len(axes)):
+            given = list(zip(order, places, strict=True))
+            found.add(Layout(tuple((dim, tuple(axis for axis, place in given if place == dim)) for dim in dims)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dims", "mesh", "count"),
+    [
+        ("", "x=4, y=2", 1),
+        ("I", "x=4, y=2", 5),
+        ("I, J", "x=4", 3),
+        ("I, J", "x=4, y=1", 3),
+        ("I, J", "x=4, y=2", 11),
+        ("I, J", "x=2, y=2, z=2", 49),
+        ("I, J, K", "x=4, y=2", 19),
+        ("I, J, K, L", "x=2, y=2, z=2", 193),
+        ("I, J", "", 1),
+    ],
+)
+def test_all_layouts_are_listed_once(dims, mesh, count):
+    listed = Layout.all(dims, mesh)
+    names = [dim.strip() for dim in dims.split(",") if dim]
+
+    assert len(listed) == len(set(listed)) == count
+    assert set(listed) == every_layout(names, Mesh.parse(mesh))
+    assert Layout.all(names, mesh) == listed
+
+
+def test_all_layouts_of_a_matrix_in_the_order_that_a_reader_expects():
+    assert [str(layout) for layout in Layout.all("I, J", "x=4, y=2")] == [
+        "[I, J]", "[I_x, J]", "[I_y, J]", "[I, J_x]", "[I, J_y]",
+        "[I_{x,y}, J]", "[I_{y,x}, J]", "[I_x, J_y]", "[I_y, J_x]", "[I, J_{x,y}]", "[I, J_{y,x}]",
+    ]  # fmt: skip
+
+
+@given(randoms)
+def test_all_layouts_of_given_sizes_are_those_that_divide_them(random: Random):
+    mesh = random_mesh(random, axes=3, devices=24)
+    sizes = {dim: random.randint(1, 12) for dim in "IJK"[: random.randint(1, 3)]}
+    listed = Layout.all(list(sizes), mesh, sizes=sizes)
+
+    for layout in Layout.all(list(sizes), mesh):
+        if layout in listed:
+            layout.shard_shape(sizes, mesh)
+        else:
+            with pytest.raises(LayoutError, match="not divide"):
+                layout.shard_shape(sizes, mesh)
+
+
+@pytest.mark.parametrize(
+    ("dims", "sizes", "message"),
+    [
+        ("I_x, J", None, r"\[I_x, J\] is one layout: to list all of them give the dimensions alone, 'I, J'"),
+        ("I, I", None, "dimension I stands twice in one array"),
+        ("I, J", {"I": 4}, "no size is given for dimension J"),
+        ("I, J", {"I": 4, "J": 0}, "dimension J has size 0"),
+        ("I, J", 4, "4 are no sizes"),
+    ],
+)
+def test_what_is_not_the_dimensions_of_an_array_has_no_layouts(dims, sizes, message):
+    with pytest.raises(ShardwiseError, match=message):
+        Layout.all(dims, "x=4, y=2", sizes=sizes)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shardwise.layout import Axes, Layout
+from shardwise.layout import Axes, Layout, spread
 from shardwise.mesh import Mesh
 from shardwise.program import relayout
 from shardwise.steps import AllGather, AllReduce, AllToAll, ReduceScatter, Slice, Step
@@ -123,33 +123,9 @@ def _arrangements(used: Axes, mesh_axes: tuple[tuple[str, int], ...], extents: t
     """Every way to split the dimensions into the same numbers of parts over the same axes."""
     return tuple(
         dims
-        for dims in _spread(used, len(extents))
+        for dims in spread(used, len(extents))
         if all(_extent(axes, mesh_axes) == extent for axes, extent in zip(dims, extents, strict=True))
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _spread(used: Axes, rank: int) -> tuple[tuple[Axes, ...], ...]:
-    """Every way to give all of some axes, in order, to the dimensions."""
-    found = []
-    for order in itertools.permutations(used):
-        for cuts in itertools.combinations_with_replacement(range(len(used) + 1), rank - 1):
-            bounds = (0, *cuts, len(used))
-            found.append(tuple(order[a:b] for a, b in itertools.pairwise(bounds)))
-    return tuple(found)
-
-
-@functools.lru_cache(maxsize=1024)
-def layouts(rank: int, axes: Axes) -> tuple[tuple[Axes, ...], ...]:
-    """Every way to give axes, or some of them, to the dimensions of an array.
-
-    >>> len(layouts(2, ("x", "y")))
-    11
-    """
-    if rank == 0:
-        return ((),)
-    chosen = (c for count in range(len(axes) + 1) for c in itertools.combinations(axes, count))
-    return tuple(dims for used in chosen for dims in _spread(used, rank))
 
 
 @functools.lru_cache(maxsize=65536)

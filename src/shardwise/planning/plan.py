@@ -15,12 +15,12 @@ from shardwise.chips.links import Routes
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.errors import HardwareError, LayoutError, MeshError, PlanError, ProgramError, did_you_mean
-from shardwise.layout import check_mapping, checked_size
+from shardwise.layout import check_mapping, checked_size, splits
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
-from shardwise.planning.graph import State, layouts, state_of, step_of
+from shardwise.planning.graph import State, state_of, step_of
 from shardwise.planning.overlap import ring_cost
 from shardwise.planning.prices import ITEM_BYTES, Costs
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
@@ -317,7 +317,7 @@ def wanted_states(result: Operand, task: Problem) -> list[State]:
     )
     free = [i for i, dim in enumerate(result.dims) if dim in result.free]
     found = []
-    for chosen in layouts(len(free), idle):
+    for chosen in splits(len(free), idle):
         dims = list(state[0])
         for i, axes in zip(free, chosen, strict=True):
             dims[i] = axes

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shardwise.layout import Axes
+from shardwise.layout import Axes, splits
 from shardwise.mesh import Mesh
-from shardwise.planning.graph import Move, State, layouts, moves
+from shardwise.planning.graph import Move, State, moves
 from shardwise.planning.prices import Costs, einsum_flops, turned_bytes
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
@@ -225,7 +225,7 @@ class Search:
         spaces = [self.space(child) for child in node.children]
         partial = [sorted({axis for state in table for axis in state[1]}) for table in tables]
         names = tuple(name for name, _ in self.mesh_axes)
-        for split in layouts(len(dims), names):
+        for split in splits(len(dims), names):
             extents = tuple(self.extent(axes) for axes in split)
             sums = [axis for i in summed for axis in split[i]]
             after_dims = tuple(split[i] for i in kept)
@@ -346,7 +346,7 @@ def trees(operands: list[Leaf], result: tuple[str, ...], sizes: Mapping[str, int
         return
     dims = len({dim for leaf in operands for dim in leaf.names})
     axes = tuple(name for name, size in mesh.axes if size > 1)
-    if len(operands) <= 2 or (len(operands) <= 4 and len(layouts(dims, axes)) <= 400):
+    if len(operands) <= 2 or (len(operands) <= 4 and len(splits(dims, axes)) <= 400):
         for nodes in _summed_first(operands, result):
             yield from _all_trees(nodes, result)
     else:

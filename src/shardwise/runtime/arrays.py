@@ -40,11 +40,11 @@ def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -
     if isinstance(layout, PartitionSpec):
         layout = Layout.from_spec(layout, Layout.from_spec((None,) * len(source.shape)).names)
     operand = parse_operand(layout) if isinstance(layout, str) else Operand("A", Layout.parse(layout))
-    _check_axes(operand, mesh)
+    check_axes(operand, mesh)
     if isinstance(array, jax.core.Tracer):
         raise ArrayError(f"array {operand.name} is traced, and only a computation moves it: use sw.reshard, not sw.put")
     check_shape(source.shape, operand)
-    return place(source, operand, mesh, _placed_shape(source.shape, operand, Mesh.parse(mesh), pad))
+    return place(source, operand, mesh, placed_shape(source.shape, operand, Mesh.parse(mesh), pad))
 
 
 def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> jax.Array:
@@ -56,7 +56,7 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
     if isinstance(array, jax.Array):
         if not array.is_fully_addressable:
             raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
-        sharding = _sharding(operand, mesh)
+        sharding = sharding_for(operand, mesh)
         if shape == array.shape and sharding.is_fully_addressable:
             return jax.device_put(array, sharding)  # across processes this would send the array, to compare it
         array = np.asarray(array)
@@ -73,7 +73,7 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
         missing = [b - a - size for (a, b), size in zip(bounds, part.shape, strict=True)]
         return np.pad(part, [(0, width) for width in missing]) if any(missing) else part
 
-    return jax.make_array_from_callback(shape, _sharding(operand, mesh), shard, dtype=dtype)
+    return jax.make_array_from_callback(shape, sharding_for(operand, mesh), shard, dtype=dtype)
 
 
 def as_array(array: Any) -> Any:
@@ -127,7 +127,7 @@ def _place_traced(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int,
         raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
     if shape != array.shape:
         array = jax.numpy.pad(array, [(0, more - size) for more, size in zip(shape, array.shape, strict=True)])
-    layout = _over(operand.layout.on(Mesh.parse(mesh)), explicit)
+    layout = part_over(operand.layout.on(Mesh.parse(mesh)), explicit)
     return jax.sharding.reshard(array, NamedSharding(mesh, layout.spec))
 
 
@@ -160,7 +160,7 @@ def check_types(operand: Operand, mesh: AnyMesh) -> None:
                 )
 
 
-def _over(layout: Layout, axes: frozenset[str]) -> Layout:
+def part_over(layout: Layout, axes: frozenset[str]) -> Layout:
     """The part of a layout that these axes tell."""
     return Layout(tuple((dim, tuple(a for a in split if a in axes)) for dim, split in layout.dims), layout.unreduced & axes)
 
@@ -175,7 +175,8 @@ def check_numeric(dtype: Any, name: str) -> None:
         )
 
 
-def _sharding(operand: Operand, mesh: AnyMesh) -> NamedSharding:
+def sharding_for(operand: Operand, mesh: AnyMesh) -> NamedSharding:
+    """A layout on a mesh as JAX's sharding; partial sums are refused."""
     if operand.layout.unreduced:
         raise LayoutError(
             f"{operand} cannot be placed: partial sums come from a computation; place the summands along a dimension "
@@ -184,7 +185,8 @@ def _sharding(operand: Operand, mesh: AnyMesh) -> NamedSharding:
     return NamedSharding(mesh, operand.layout.on(Mesh.parse(mesh)).spec)
 
 
-def _placed_shape(shape: tuple[int, ...], operand: Operand, grid: Mesh, pad: bool) -> tuple[int, ...]:
+def placed_shape(shape: tuple[int, ...], operand: Operand, grid: Mesh, pad: bool) -> tuple[int, ...]:
+    """The shape that an array has once it is placed: padded where its axes do not divide it, or refused."""
     padded = []
     for (dim, axes), size in zip(operand.layout.dims, shape, strict=True):
         parts = grid.extent(axes)
@@ -206,7 +208,8 @@ def check_shape(shape: tuple[int, ...], operand: Operand) -> None:
             raise ArrayError(f"array {operand.name} is empty: dimension {dim} has size 0, so there is nothing to compute")
 
 
-def _check_axes(operand: Operand, mesh: AnyMesh) -> None:
+def check_axes(operand: Operand, mesh: AnyMesh) -> None:
+    """Refuse a layout over axes that the mesh lacks."""
     grid = Mesh.parse(mesh)
     for axis in (*operand.layout.axes, *sorted(operand.layout.unreduced)):
         if axis not in grid.names:
@@ -238,7 +241,7 @@ def check_layout(sharding: Any, operand: Operand, mesh: AnyMesh) -> None:
     if isinstance(sharding, NamedSharding) and Mesh.parse(sharding.mesh) == grid and _same_devices(sharding.mesh, mesh):
         has = Layout.from_spec(sharding.spec, operand.dims).on(grid)
         told = explicit_axes(sharding.mesh) if isinstance(sharding.mesh, jax.sharding.AbstractMesh) else frozenset(grid.names)
-        if has != _over(wanted, told):
+        if has != part_over(wanted, told):
             raise ArrayError(
                 f"array {operand.name} is laid out as {operand.name}{has}, and the equation says {operand.name}{wanted}: "
                 f'move it first, sw.reshard({operand.name.lower()}, "{operand.name}{has} -> {operand.name}{wanted}")'
