@@ -14,7 +14,7 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench bench-overlap fuzz soak golden clean
+.PHONY: help setup demo test test-fast lint format docs bench bench-overlap fuzz soak golden clean
 
 help:
 	@echo "make setup       a virtual environment in $(VENV) with Shardwise and its tools (the others call it)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-fast   the tests that need no JAX"
 	@echo "make lint        ruff, pyrefly and the floors of the house"
 	@echo "make format      ruff's fixes and format"
+	@echo "make docs        the guides and the reference as a site in docs/_build/html; every cell of the guides runs"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
 	@echo "make fuzz        20,000 random equations on the NumPy oracle"
@@ -38,7 +39,7 @@ $(READY): pyproject.toml
 	  || { echo "Shardwise needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) with $$($(BIN)/python --version); the first time takes a minute or two ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench,tpu,gpu]' $(if $(JAX_CONSTRAINT),'$(JAX_CONSTRAINT)')
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench,docs,tpu,gpu]' $(if $(JAX_CONSTRAINT),'$(JAX_CONSTRAINT)')
 	@touch $(READY)
 
 demo: $(READY)
@@ -60,6 +61,10 @@ format: $(READY)
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
+docs: $(READY)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.run
@@ -77,5 +82,5 @@ golden: $(READY)
 	@$(BIN)/python -m tests.golden.make $(ARGS)
 
 clean:
-	rm -rf .venv .venv-floor .venv-newest build dist demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-floor .venv-newest build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

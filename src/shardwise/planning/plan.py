@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """The modelled time: of the compiled program where it is known, else the estimate."""
+        """The modelled time of the compiled program where it is known, else that of the estimate."""
         return self.estimate.seconds if self.confirmed is None else self.confirmed.step_seconds
 
     def __str__(self) -> str:

@@ -1,0 +1,52 @@
+"""How the site is built: guides that run while it is built, the reference out of the docstrings, every warning an error."""
+
+from __future__ import annotations
+
+import os
+
+import shardwise
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # libtpu, which the rehearsals need, otherwise looks for a TPU
+
+project = "Shardwise"
+author = "the authors of Shardwise"
+project_copyright = "the authors of Shardwise, Apache-2.0"
+release = version = shardwise.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+nitpicky = True
+default_role = "code"  # in docstrings a name stands between single backticks
+# Types of other projects, whose pages are not fetched while this site is built, and parts that have no page of their own.
+nitpick_ignore_regex = [
+    ("py:class", r"(jax|jaxlib|numpy|collections|pathlib)\..*"),
+    ("py:class", r"PartitionSpec|Candidate|Placement"),
+    ("py:class", r"shardwise\.(chips|compiled\.text|planning\.plan\.Problem|planning\.prices).*"),
+]
+
+# Guides: MyST text notebooks. Every cell runs at every build; one that raises, an assertion too, fails the build.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 300
+nb_execution_excludepatterns = ["benchmarks/*", "index.md", "capabilities.md", "changelog.md"]
+nb_output_stderr = "remove"  # compilers talk there
+nb_merge_streams = True
+myst_heading_anchors = 3
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+suppress_warnings = ["config.cache"]
+copybutton_exclude = ".linenos, .gp, .go"
+
+# Reference.
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = ["Returns"]  # prose: what stands before its first colon is no type
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = "Shardwise"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]

@@ -1,0 +1,113 @@
+"""The site: every guide runs while it is built, warnings are errors, and no link, name or capability leads nowhere."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import shardwise
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+ROWS = [f"{part}{row}" for part, last in (("A", 7), ("B", 9), ("C", 10), ("D", 10)) for row in range(1, last + 1)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The site built from a copy of the sources, so that a build leaves nothing behind."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("_build", "__pycache__"))
+    shutil.copy(ROOT / "CHANGELOG.md", folder)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-b", "html", "docs", "html"]
+    done = subprocess.run(command, cwd=folder, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    return folder / "html"
+
+
+class Page(HTMLParser):
+    """The names that a page can be entered at, and everything that it points to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.targets: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.anchors |= {value for key in ("id", "name") if (value := given.get(key))}
+        self.targets += [value for key in ("href", "src") if (value := given.get(key))]
+
+
+def broken(site: Path) -> list[str]:
+    """Links within the site to a file or an anchor that is not there."""
+    pages = {path: Page(path) for path in site.rglob("*.html")}
+    assert len(pages) > len(GUIDES)
+    found = []
+    for path, page in pages.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            if not file.is_file() or (anchor and file in pages and anchor not in pages[file].anchors):
+                found.append(f"{path.relative_to(site)} -> {target}")
+    return found
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_no_link_is_broken(site):
+    assert broken(site.resolve()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_is_a_page_whose_cells_ran(site, guide):
+    page = (site / "guides" / f"{guide.stem}.html").read_text(encoding="utf-8")
+    assert page.count("cell_output") > 3
+    assert 'class="output traceback' not in page
+
+
+@pytest.mark.slow
+def test_every_public_name_is_in_the_reference(site):
+    page = (site / "reference.html").read_text(encoding="utf-8")
+    missing = [name for name in shardwise.__all__ if not any(f'id="{place}"' in page for place in places(name))]
+    assert missing == []
+
+
+def places(name: str) -> list[str]:
+    """Where the reference may have a public name: as it is imported, or where it is written."""
+    value = getattr(shardwise, name)
+    return [f"module-{value.__name__}"] if inspect.ismodule(value) else [f"shardwise.{name}", f"{value.__module__}.{name}"]
+
+
+def test_every_guide_is_in_the_table_of_contents():
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert [path.stem for path in GUIDES if f"\nguides/{path.stem}\n" not in index] == []
+
+
+def test_every_capability_is_listed_and_leads_to_one_place_in_a_guide():
+    table = (DOCS / "capabilities.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| ([A-D]\d+) \| .* \| \[.*\]\(#([a-d]\d+)\) \|$", table, re.MULTILINE)
+    assert [row for row, _ in listed] == ROWS
+    assert [anchor for _, anchor in listed] == [row.lower() for row in ROWS]
+    places = [anchor for path in GUIDES for anchor in re.findall(r"^\(([a-d]\d+)\)=$", path.read_text(encoding="utf-8"), re.M)]
+    assert sorted(places) == sorted(row.lower() for row in ROWS)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_asserts_its_numbers_below_every_capability(guide):
+    parts = re.split(r"^\(([a-d]\d+)\)=$", guide.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for row, text in zip(parts[1::2], parts[2::2], strict=True):
+        assert re.search(r"^ *(assert |np\.testing\.assert|.*\.assert_)", text, re.MULTILINE), f"{row} asserts nothing"
