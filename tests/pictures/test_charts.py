@@ -22,7 +22,7 @@ from shardwise.pictures.audits import audit_picture
 from shardwise.pictures.gantt import ticks, timeline_picture
 from shardwise.pictures.picture import Arrow, Bar, Board, Lane, Lanes, Movement, Picture, Strip, Table, Words
 from shardwise.pictures.plans import plan_picture, program_picture
-from shardwise.pictures.sheet import every_layout, sheet
+from shardwise.pictures.sheet import sheet
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_chart import joined
 from shardwise.pictures.text import text
@@ -114,16 +114,9 @@ def test_layouts_that_sizes_do_not_allow_are_named_not_hidden():
 def test_a_sheet_of_too_many_layouts_says_how_many_it_draws():
     picture = sheet(parse_operand("A[I, J, K, L]"), Mesh.parse("x=2, y=2, z=2"))
 
-    count = len(every_layout(("I", "J", "K", "L"), Mesh.parse("x=2, y=2, z=2")))
+    count = len(Layout.all("I, J, K, L", "x=2, y=2, z=2"))
     assert picture.title.startswith(f"{count} layouts")
     assert picture.parts[0] == Words((f"120 are drawn; {count - 120} more are not",))
-
-
-def test_every_layout_is_there_once():
-    found = every_layout(("I", "J"), Mesh.parse("x=2, y=2, z=1"))
-
-    assert len(set(found)) == len(found) == 11
-    assert found[0] == Layout.parse("I, J")
 
 
 def golden(name: str) -> Audit:

@@ -227,13 +227,16 @@ def test_wider_numbers_never_plan_faster(random):
 
 @given(randoms)
 def test_freedom_never_costs(random):
-    """A result left to the planner is as fast as the fastest of all layouts that could be written."""
+    """A result left to the planner is as fast as the fastest of all layouts that could be written.
+
+    Of plain programs: fused ones are sought among the first candidates alone, which are others for each layout.
+    """
     case = planning_case(random, operands=(1, 2), rank=2, free=1.0, via=0.0, partial=0.0)
     result = case.equation.result
-    free = rank(problem(case.equation, case.sizes, case.mesh, case.hardware))[0]
+    free = rank(problem(case.equation, case.sizes, case.mesh, case.hardware, overlap=False))[0]
     written = dataclasses.replace(result, layout=free.program.result, free=frozenset())
     same = dataclasses.replace(case.equation, result=written)
-    assert rank(problem(same, case.sizes, case.mesh, case.hardware))[0].estimate.seconds == pytest.approx(
+    assert rank(problem(same, case.sizes, case.mesh, case.hardware, overlap=False))[0].estimate.seconds == pytest.approx(
         free.estimate.seconds, rel=1e-9
     )
     idle = [axis for axis in case.mesh.names if axis not in result.layout.axes]
@@ -242,7 +245,7 @@ def test_freedom_never_costs(random):
         dims = tuple((dim, other.axes_of(dim) if dim in result.free else axes) for dim, axes in result.layout.dims)
         if all(case.sizes[dim] % case.mesh.extent(axes) == 0 for dim, axes in dims):
             fixed = dataclasses.replace(case.equation, result=Operand("R", Layout(dims)))
-            seconds = rank(problem(fixed, case.sizes, case.mesh, case.hardware))[0].estimate.seconds
+            seconds = rank(problem(fixed, case.sizes, case.mesh, case.hardware, overlap=False))[0].estimate.seconds
             assert free.estimate.seconds <= seconds * (1 + 1e-9)
 
 

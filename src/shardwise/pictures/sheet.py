@@ -12,21 +12,9 @@ from shardwise.notation import Operand
 from shardwise.pictures.boards import board
 from shardwise.pictures.picture import Board, Picture, Strip, Words
 from shardwise.pictures.placement import Placement
-from shardwise.planning.graph import layouts
 
 MOST_LAYOUTS = 120  # drawn; all are counted
 TRACKS = 6  # rows and columns of blocks of each
-
-
-def every_layout(names: tuple[str, ...], mesh: Mesh) -> tuple[Layout, ...]:
-    """Every layout of an array on a mesh, without partial sums: the fewest axes first.
-
-    >>> [str(layout) for layout in every_layout(("I",), Mesh.parse("x=2"))]
-    ['[I]', '[I_x]']
-    """
-    axes = tuple(axis for axis, size in mesh.axes if size > 1)
-    found = (Layout(tuple(zip(names, split, strict=True))) for split in layouts(len(names), axes))
-    return tuple(sorted(found, key=lambda layout: len(layout.axes)))
 
 
 def sheet(operand: Operand, mesh: Mesh, sizes: Mapping[str, int] | None = None, *, pad: bool = False) -> Picture:
@@ -40,7 +28,7 @@ def sheet(operand: Operand, mesh: Mesh, sizes: Mapping[str, int] | None = None, 
     Raises:
         LayoutError: a size is missing.
     """
-    every = every_layout(operand.dims, mesh)
+    every = Layout.all(operand.dims, mesh)
     wanted = dict.fromkeys(operand.dims, mesh.size) if sizes is None else sizes
     boards: list[Board] = []
     refused: list[str] = []
