@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.layout import Layout
+from shardwise.layout import Layout, moves, splits, step_of
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.pictures.film import Film, film
@@ -17,7 +17,6 @@ from shardwise.pictures.flows import moment, movement, value_text
 from shardwise.pictures.picture import Card, Movement, Picture
 from shardwise.pictures.svg import svg
 from shardwise.pictures.text import text
-from shardwise.planning.graph import layouts, moves, step_of
 from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
 from shardwise.program import Program, shift
@@ -132,7 +131,7 @@ def steps(draw) -> tuple[Mesh, Layout, Step, dict[str, int]]:
     """One legal step from a random layout of an array on a random mesh."""
     axes = tuple((name, draw(st.sampled_from([2, 3]))) for name in draw(st.sampled_from([("x",), ("x", "y"), ("x", "y", "z")])))
     mesh = Mesh(axes)
-    dims = draw(st.sampled_from(layouts(draw(st.integers(1, 3)), mesh.names)))
+    dims = draw(st.sampled_from(splits(draw(st.integers(1, 3)), mesh.names)))
     used = {axis for split in dims for axis in split}
     unreduced = tuple(axis for axis in mesh.names if axis not in used and draw(st.booleans()))
     names = tuple("IJK"[: len(dims)])
