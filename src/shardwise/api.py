@@ -229,10 +229,12 @@ def show(x: Any, mesh: Any = None, *, sizes: Any = None, pad: bool = False) -> A
     return present(shown)
 
 
-def _hardware(name: str | Hardware) -> Hardware:
+def _hardware(name: str | Hardware) -> Hardware | str:
+    """A hardware by its name; a topology's name, once it is known, as it is."""
     from shardwise.chips import hardware
+    from shardwise.chips.topology import Topology
 
-    return hardware(name)
+    return str(Topology.parse(name)) if isinstance(name, str) and ":" in name else hardware(name)
 
 
 def _dtype_name(dtype: Any) -> str:

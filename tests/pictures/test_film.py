@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.layout import Layout, moves, splits, step_of
+from shardwise.layout import Layout, splits
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.pictures.film import Film, film
@@ -17,6 +17,7 @@ from shardwise.pictures.flows import moment, movement, value_text
 from shardwise.pictures.picture import Card, Movement, Picture
 from shardwise.pictures.svg import svg
 from shardwise.pictures.text import text
+from shardwise.planning.graph import moves, step_of
 from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
 from shardwise.program import Program, shift

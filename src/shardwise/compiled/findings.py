@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from shardwise.compiled.facts import Collective, Work
 from shardwise.compiled.text.flow import Flow
@@ -27,7 +28,8 @@ class Finding:
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.what} ({self.source})\n    {self.advice}" if self.source else f"{self.what}\n    {self.advice}"
+        where = ", ".join(PurePath(line.replace("\\", "/")).name for line in self.source.split(", "))
+        return f"{self.what} ({where})\n    {self.advice}" if where else f"{self.what}\n    {self.advice}"
 
 
 def findings(module: Module, collectives: Sequence[Collective], work: Work) -> tuple[Finding, ...]:
@@ -137,7 +139,8 @@ def _widened(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding
         narrow = origin is not None and origin.shape.startswith(("bf16[", "f16[")) and collective.dtype == "float32"
         if narrow and collective.wire_bytes:
             yield Finding(
-                f"a {collective.kind} over {', '.join(collective.axes)} sends float32 made of 16-bit numbers",
+                f"{'an' if collective.kind[0] == 'a' else 'a'} {collective.kind} over {', '.join(collective.axes)} sends "
+                "float32 made of 16-bit numbers",
                 collective.wire_bytes / 2,
                 collective.source,
                 "send the 16-bit numbers and widen them after; compilers for CPU do this by themselves and nothing helps",

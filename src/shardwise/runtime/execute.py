@@ -41,7 +41,7 @@ CACHED = 512
 class Options:
     """What besides equation, mesh and arrays decides a plan and its function; hashable."""
 
-    hardware: Hardware | None = None
+    hardware: Hardware | str | None = None
     out: Any = None
     memory_limit: float | None = None
     pad: bool = False

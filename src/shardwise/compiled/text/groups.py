@@ -18,7 +18,7 @@ _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?$")
 _MESH = re.compile(r"mesh\[([^\]]*)\](.*)\{([^{}]*)\}$", re.DOTALL)
 _MESH_AXIS = re.compile(r"'([^']+)'=(\d+)")
 _AXIS_REF = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
-_ORDER = re.compile(r"device_ids=\(?(\[[\d,]+\](?:<=\[[\d,]+\](?:T\([\d,]+\))?)?|[\d,\s]+)\)?")
+_ORDER = re.compile(r"device_ids=\(?(\[[\d,]+\](?:<=\[[\d,]+\])?(?:T\([\d,]+\))?|[\d,\s]+)\)?")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -97,6 +97,8 @@ def _on_mesh(match: re.Match[str]) -> Groups | None:
 
 def _ordered(text: str) -> np.ndarray | None:
     if text.startswith("["):
+        if "T" in text and "<=" not in text:  # [4,2]T(1,0): what is turned alone
+            text = f"[{math.prod(_integers(text[1 : text.index(']')]))}]<={text}"
         match = _IOTA.match(text)
         grid = _iota(match) if match else np.arange(_integers(text[1:-1])[0])
         return None if grid is None else grid.reshape(-1)
