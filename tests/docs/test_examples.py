@@ -60,3 +60,13 @@ def test_the_readmes_picture_is_the_one_that_its_script_draws():
     namespace: dict = {}
     exec((README.parent / "docs" / "picture.py").read_text(encoding="utf-8").split('if __name__ == "__main__"')[0], namespace)
     assert (README.parent / "docs" / "images" / "headline.svg").read_text(encoding="utf-8") == namespace["picture"]()
+
+
+@pytest.mark.parametrize(
+    "line", [line for text in blocks("bash") for line in text.splitlines() if line.startswith("shardwise")]
+)
+def test_what_the_readme_tells_to_type_works(line, tmp_path):
+    arguments = [sys.executable, "-m", "shardwise.cli", *shlex.split(line.removeprefix("shardwise"), comments=True)]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
