@@ -38,8 +38,8 @@ def device_print(
     ...     device_print(x, label="x", values=True)
     ...     return 2 * x
     >>> x = sw.put(np.arange(8.0).reshape(2, 4), layout, mesh)
-    >>> y = jax.jit(jax.shard_map(double, mesh=mesh, in_specs=layout.spec, out_specs=layout.spec))(x)
-    >>> jax.effects_barrier()
+    >>> mapped = jax.jit(jax.shard_map(double, mesh=mesh, in_specs=layout.spec, out_specs=layout.spec))
+    >>> y = mapped(x); jax.effects_barrier()
     x on mesh i=2, j=2
     device 0  i=0, j=0  float32[1, 2]  [[0, 1]]
     device 1  i=0, j=1  float32[1, 2]  [[2, 3]]
