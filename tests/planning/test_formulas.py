@@ -35,7 +35,10 @@ def one_step_programs(mesh: Mesh):
 
 def reckoned(numbers: str) -> float | None:
     """What the numbers of a formula come to; nothing where they are words."""
-    said = re.sub(r"([\d.]+) (ns|us|ms|s|kB|MB|GB|TB|B)\b(?:/s)?", lambda m: f"({m[1]}*{UNITS[m[2]]})", numbers).replace("·", "*")
+    numbers = numbers.replace(" FLOPs", "").replace(" FLOP/s", "")
+    said = re.sub(r"([\d.]+) (ns|us|ms|s|kB|MB|GB|TB|B)\b(?:/s)?", lambda m: f"({m[1]}*{UNITS[m[2]]})", numbers).replace(
+        "·", "*"
+    )
     return eval(said, {"max": max}) if re.fullmatch(r"[-+*/(). ,\deax]*|.*max\(.*", said) and "copied" not in said else None
 
 

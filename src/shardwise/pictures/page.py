@@ -43,8 +43,8 @@ def _shown(picture: Picture) -> dict[str, str]:
 
 def _part(part: Part, picture: Picture) -> dict[str, Any]:
     match part:
-        case Words(lines, code):
-            return {"kind": "words", "lines": list(map(one_line, lines)), "code": code}
+        case Words(lines, code, title):
+            return {"kind": "words", "lines": list(map(one_line, lines)), "code": code, "title": one_line(title)}
         case Table(title, head, rows, numbers, notes):
             cells = [list(map(one_line, row)) for row in rows]
             told = {"title": one_line(title), "head": list(map(one_line, head)), "notes": list(map(one_line, notes))}

@@ -171,10 +171,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Lines of text; `code` keeps blanks as they are."""
+    """Lines of text, under a heading if there is one; `code` keeps blanks as they are."""
 
     lines: tuple[str, ...]
     code: bool = False
+    title: str = ""
 
 
 Part = Board | Strip | Movement | Lanes | Table | Words

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from shardwise.chips import Memory, Switch, Torus
 from shardwise.chips.links import Route, Routes, group_in_node, torus_routes
 from shardwise.chips.placing import mesh_order, physical_routes
+from shardwise.errors import counted
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import estimate, moved_dims
@@ -138,7 +139,7 @@ def _torus(
     latency = links.hop_seconds.value * hops
     count = math.prod(route.size for route in routes)
     speed = sum(route.bytes_per_s for route in routes)
-    far = f"L = {hops} hops of {seconds_text(links.hop_seconds.value)}"
+    far = f"L = {counted(hops, 'hop')} of {seconds_text(links.hop_seconds.value)}"
     name = kind(step)
     if name == "all-to-all":
         slow = max(routes, key=lambda route: route.size / route.bytes_per_s)
@@ -169,7 +170,7 @@ def _switch(
     nodes = count // inside
     egress, network = links.bytes_per_s.value, links.node_bytes_per_s.value * inside / min(node, mesh.size)
     latency = links.hop_seconds.value * math.ceil(math.log2(count))
-    far = f"L = {math.ceil(math.log2(count))} hops of {seconds_text(links.hop_seconds.value)}"
+    far = f"L = {counted(math.ceil(math.log2(count)), 'hop')} of {seconds_text(links.hop_seconds.value)}"
     within = f"W = {_speed(egress)} out of a device"
     between = f"W = {_speed(network)} of its node's network, m = {nodes} nodes"
     name = kind(step)
@@ -240,22 +241,19 @@ def _product(costs: Costs, flops: float, took: float, made: float) -> tuple[list
     compiler, links = hardware.compiler, hardware.links
     peak = hardware.flops(costs.dtype, mesh) * (compiler.efficiency.value if compiler is not None else 1.0)
     memory = hardware.memory_speed(mesh)
-    start = compiler.start_seconds.value if compiler is not None and flops else 0.0
-    rates = [("FLOPs / peak", f"{flops:.3g} / {peak:.3g}", flops / peak + start)]
-    if compiler is not None and flops:
-        leave = compiler.results_per_s.value / hardware.sharers(mesh)
-        rates.append(
-            ("results / rate", f"{made / costs.product_bytes:.3g} / {leave:.3g}", made / costs.product_bytes / leave + start)
-        )
-    letters = [f"peak = {peak:.3g} FLOP/s" + (f", {compiler.efficiency.value:.0%} of the figure" if compiler else "")]
+    letters = [f"peak: {compiler.efficiency.value:.0%} of the chip's figure"] if compiler else []
     if isinstance(links, Memory):
         return list(_on_the_host(links, costs, (flops, peak), took, made)), letters
-    rates.append(("bytes / memory", f"{bytes_text(took + made)} / {_speed(memory)}", (took + made) / memory))
-    symbols, numbers, seconds = max(rates, key=lambda rate: rate[2])
-    if start and symbols != "bytes / memory":
-        symbols, numbers = f"start + {symbols}", f"{seconds_text(start)} + {numbers}"
-    others = ", ".join(rate[0] for rate in rates if rate[0] not in symbols)
-    return [Term(symbols, numbers, seconds)], [*letters, f"longer than {others}"]
+    symbols, numbers, seconds = "FLOPs / peak", f"{flops:.3g} FLOPs / {peak:.3g} FLOP/s", flops / peak
+    if compiler is not None and flops:
+        leave = compiler.results_per_s.value / hardware.sharers(mesh)
+        results, start = made / costs.product_bytes, compiler.start_seconds.value
+        if results / leave > seconds:
+            symbols, numbers, seconds = "results / rate", f"{results:.3g} / {leave:.3g}", results / leave
+        symbols, numbers, seconds = f"start + {symbols}", f"{seconds_text(start)} + {numbers}", start + seconds
+    moved = (took + made) / memory
+    numbers = f"max({numbers}, {bytes_text(took + made)} / {_speed(memory)})"
+    return [Term(f"max({symbols}, bytes / memory)", numbers, max(seconds, moved))], letters
 
 
 def _on_the_host(links: Memory, costs: Costs, work: tuple[float, float], took: float, made: float) -> Iterator[Term]:
@@ -264,7 +262,7 @@ def _on_the_host(links: Memory, costs: Costs, work: tuple[float, float], took: f
     write = links.fresh_bytes_per_s.value if made >= links.fresh_from_bytes.value else speed
     yield Term("n · start", f"{n} · {seconds_text(links.local_seconds.value)}", n * links.local_seconds.value)
     if flops / peak >= n * took / speed:
-        yield Term("FLOPs / peak", f"{flops:.3g} / {peak:.3g}", flops / peak)
+        yield Term("FLOPs / peak", f"{flops:.3g} FLOPs / {peak:.3g} FLOP/s", flops / peak)
     else:
         yield Term("n · read / speed", f"{n} · {bytes_text(took)} / {_speed(speed)}", n * took / speed)
     yield Term("n · written / speed", f"{n} · {bytes_text(made)} / {_speed(write)}", n * made / write)
