@@ -50,9 +50,9 @@ def _part(part: Part, picture: Picture) -> dict[str, Any]:
             told = {"title": one_line(title), "head": list(map(one_line, head)), "notes": list(map(one_line, notes))}
             return {"kind": "table", "rows": cells, "numbers": numbers, **told}
         case Board() | Strip() | Movement() | Lanes():
-            folded = isinstance(part, Movement)
+            folded = isinstance(part, Movement) and not part.open
             title = part.name if isinstance(part, Board) else part.title
-            drawn = dataclasses.replace(part, title="") if isinstance(part, Movement) else part
+            drawn = dataclasses.replace(part, title="") if folded else part
             described = " ".join(_described(part)) or picture.description
             return {
                 "kind": "drawn", "folded": folded, "title": one_line(title),

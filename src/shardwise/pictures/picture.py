@@ -118,13 +118,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """Devices before and after a step, and what moves between them."""
+    """Devices before and after a step, and what moves between them; a page folds it away unless it is `open`."""
 
     title: str
     before: tuple[Card, ...]
     after: tuple[Card, ...]
     wires: tuple[Wire, ...]
     notes: tuple[str, ...] = ()
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

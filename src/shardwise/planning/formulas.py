@@ -106,7 +106,7 @@ def _terms(
         case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
             hidden = max(cost.transfer_seconds - cost.exposed_seconds, 0.0)
             said = f"{seconds_text(cost.transfer_seconds)} of transfers, {seconds_text(hidden)} of it behind products"
-            return [Term("sum over the blocks of max(multiply, transfer)", said, cost.seconds)], []
+            return [Term("sum over the blocks of max(multiply, transfer)", "", cost.seconds)], [said]
         case Einsum():
             return _product(costs, cost.flops, sum(took), made)
         case Slice():

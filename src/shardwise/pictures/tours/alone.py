@@ -3,7 +3,7 @@ the right one. What it lacks counts as nothing, so that what it has is a share o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,7 @@ def alone(equation: Equation, mesh: Mesh, values: Mapping[str, np.ndarray | Shar
         shards = given if isinstance(given, list) else scatter(np.asarray(given), layout, mesh)
         held.append((layout, shards))
         wholes.append(assemble(shards, layout, mesh))
-    multiply = _einsum(equation)
+    multiply = whole_product(equation)
     right = multiply(wholes)
     summands = int(np.prod([mesh.extent(layout.unreduced) for layout, _ in held], dtype=int))
     of = multiply([np.ones_like(whole) for whole in wholes]) * summands
@@ -71,7 +71,8 @@ def alone(equation: Equation, mesh: Mesh, values: Mapping[str, np.ndarray | Shar
         )  # fmt: skip
 
 
-def _einsum(equation: Equation):
+def whole_product(equation: Equation) -> Callable[[list[np.ndarray]], np.ndarray]:
+    """What an equation makes of whole arrays."""
     index = {dim: number for number, dim in enumerate(equation.dims)}
     terms = [[index[dim] for dim in operand.dims] for operand in equation.operands]
     result = [index[dim] for dim in equation.result.dims]

@@ -42,7 +42,7 @@ def held(film: Film, frame: int, arrays: tuple[str, ...] = ()) -> Iterator[Strip
 
 
 def changed(film: Film, number: int) -> Iterator[Strip]:
-    """A step: what every device holds of the array before and after; where it is too much, before of one group alone."""
+    """A step: what every device holds of the array before and after; before it of the first group."""
     step = film.frames[number].step
     assert step is not None, "behind the last frame there is no step"
     shown, name = movement(film, number, MOST_DEVICES), touched(step)
@@ -53,12 +53,13 @@ def changed(film: Film, number: int) -> Iterator[Strip]:
     if len(before) == len(after) == 1 and not before[0].name:  # rows of devices on both sides
         before[0], after[0] = replace(before[0], name=layouts[0]), replace(after[0], name=layouts[1], labelled=False)
         yield Strip("", (*before, arrow, *after))
-    elif sum(map(_columns, (*before, *after))) + len(arrow.text) + 2 * (len(before) + len(after)) <= SCREEN:
+        return
+    group = _group(film, step)
+    before = [board for board, who in zip(before, _sharers(film, number, name), strict=True) if group & set(who)]
+    if sum(map(_columns, (*before, *after))) + len(arrow.text) + 2 * (len(before) + len(after)) <= SCREEN:
         yield Strip(f"{layouts[0]} -> {layouts[1]}", (*before, arrow, *after))
     else:
-        group = _group(film, step)
-        some = [board for board, devices in zip(before, _sharers(film, number, name), strict=True) if group & set(devices)]
-        yield Strip(f"before: {layouts[0]}", tuple(some))
+        yield Strip(f"before: {layouts[0]}", tuple(before))
         yield Strip(f"after: {layouts[1]}", tuple(after))
 
 

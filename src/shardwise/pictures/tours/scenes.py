@@ -92,6 +92,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """What a program makes of whole arrays, put together, beside what NumPy does."""
+
+    scene: Scene
+    equation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ring:
     """A block of an array goes round, and every device multiplies the one that it holds: tick by tick."""
 
@@ -139,7 +147,9 @@ class Said:
     lines: tuple[str, ...]
 
 
-Look = Held | Done | Multiplied | Alone | Needed | Equal | Forms | Refused | Ring | Choice | Cost | Sheet | Placed | Said
+Look = (
+    Held | Done | Multiplied | Alone | Needed | Equal | Forms | Refused | Check | Ring | Choice | Cost | Sheet | Placed | Said
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from shardwise.pictures.flows import movement, value_text
 from shardwise.pictures.picture import Board, Part, Picture, Strip, Table, Words
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.sheet import sheet
-from shardwise.pictures.tours.alone import Short, alone
+from shardwise.pictures.tours.alone import Short, alone, whole_product
 from shardwise.pictures.tours.devices import changed, held, products, program_words, sends, step_words
 from shardwise.pictures.tours.scenes import (
     Alone,
+    Check,
     Choice,
     Cost,
     Done,
@@ -42,7 +43,7 @@ from shardwise.pictures.tours.scenes import (
 )
 from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.formulas import Priced, costs_on, formulas
-from shardwise.planning.plan import Problem, problem, rank
+from shardwise.planning.plan import problem, rank
 from shardwise.reference import run
 from shardwise.steps import collectives_of, describe, moved_axes
 
@@ -91,7 +92,11 @@ def _seen(look: Look, hardware: str, page: bool) -> Iterator[Part]:
         case Held(scene, frame, arrays):
             yield from held(_film(scene), frame, arrays)
         case Done(scene, step):
-            yield from [movement(_film(scene), step)] if page else [*changed(_film(scene), step), sends(_film(scene), step)]
+            yield from (
+                [replace(movement(_film(scene), step), open=True)]
+                if page
+                else [*changed(_film(scene), step), sends(_film(scene), step)]
+            )
         case Multiplied(scene, step, devices):
             yield from products(_film(scene), step, devices)
         case Alone(scene, wanted):
@@ -104,6 +109,8 @@ def _seen(look: Look, hardware: str, page: bool) -> Iterator[Part]:
             yield _forms(equations, scene, hardware)
         case Refused(equation):
             yield from _refused(equation)
+        case Check(scene, equation):
+            yield from _checked(scene, equation)
         case Ring(scene):
             yield _ring(scene)
         case Choice():
@@ -211,6 +218,16 @@ def _forms(equations: tuple[str, ...], scene: Scene, hardware: str) -> Table:
     return Table("", ("equation", "sent", "to A @ B"), tuple(rows))
 
 
+def _checked(scene: Scene, equation: str) -> Iterator[Part]:
+    """The end of a program on every device, and whether its parts make what NumPy makes of whole arrays."""
+    frames, name = _film(scene), scene.program.output
+    yield from held(frames, len(frames.frames) - 1, (name,))
+    arrays = [scene.values[each] for each, _ in scene.program.inputs]
+    made = run(scene.program, *arrays)
+    same = np.array_equal(made, whole_product(parse(equation))(list(map(np.asarray, arrays))))
+    yield Words((f"The parts make {'' if same else 'NOT '}what np.einsum makes of the whole arrays.",))
+
+
 def _refused(equation: str) -> Iterator[Words]:
     """The message of the notation itself: the equation, what is wrong with it, the caret and the way out."""
     try:
@@ -290,10 +307,13 @@ def _cost(scene: Scene, hardware: str) -> Iterator[Part]:
             "",
             f"{seconds_text(total)} in all, {seconds_text(sum(e.cost.exposed_seconds for e in priced))} of it waiting",
         ]
-    yield Words(tuple(lines), code=True)
     if scene.large:
         small = sum(each.cost.seconds for each in formulas(scene.program, costs, scene.sizes))
-        yield Words((f"The few numbers of this tour themselves would take {seconds_text(small)}.",))
+        lines += [
+            *([""] if len(priced) == 1 else []),
+            f"the few numbers of this tour themselves would take {seconds_text(small)}",
+        ]
+    yield Words(tuple(lines), code=True)
 
 
 def _reckoned(priced: Priced) -> Iterator[str]:
@@ -301,7 +321,10 @@ def _reckoned(priced: Priced) -> Iterator[str]:
     sent = f"{bytes_text(priced.cost.wire_bytes)} sent by each device" if moved_axes(priced.step) else "nothing sent"
     yield from _fitted([f"{describe(priced.step)}: {seconds_text(priced.cost.seconds)}", sent], "", ", ")
     for number, term in enumerate(priced.terms):
-        sides = [f"{'+' if number else ' '} {term.symbols}", f"{term.numbers} = {seconds_text(term.seconds)}"]
+        sides = [
+            f"{'+' if number else ' '} {term.symbols}",
+            " = ".join(filter(None, (term.numbers, seconds_text(term.seconds)))),
+        ]
         yield from _fitted(sides, "    = ", " = ")
     yield from _fitted([f"  {priced.letters[0]}", *priced.letters[1:]] if priced.letters else [], "  ", "; ")
 
@@ -325,8 +348,3 @@ def _placed(look: Placed) -> Strip:
         drawn = board(Placement.of(operand.name, operand.layout.on(mesh), look.sizes, mesh))
         boards.append(replace(drawn, notes=()))
     return Strip("", tuple(boards))
-
-
-def problem_of(equation: str, sizes, mesh: str, hardware: str) -> Problem:
-    """An equation of the user's, checked."""
-    return problem(parse(equation), sizes, mesh, hardware, DTYPE)
