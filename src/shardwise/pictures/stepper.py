@@ -82,9 +82,9 @@ def _with_keys(screens: Sequence[Picture]) -> None:
         while True:
             window = os.get_terminal_size(sys.stdout.fileno())
             if seen != (place, window) or keys.redrawn:
+                seen, keys.redrawn = (place, window), False  # before drawing: Ctrl-Z may come in the middle of it
                 lines, hidden = screen(screens, place, window.columns, window.lines)
                 _write(lines, colours)
-                seen, keys.redrawn = (place, window), False
             for key in keys.read(WATCHED):
                 after = moved(place, key, len(screens), hidden)
                 if after is None:
@@ -107,7 +107,12 @@ def _foot(place: Place, count: int, below: int, width: int) -> Line:
     if place.typed:
         said = f"go to {place.typed}_ of {count}   enter"
     else:
-        ways = ["space next" if place.at + 1 < count else "the end", "b back", f"1-{count} jump", "q quit"]
+        ways = [
+            "space next" if place.at + 1 < count else "the end",
+            *(["b back"] if place.at else []),
+            f"1-{count} jump",
+            "q quit",
+        ]
         said = "   ".join([f"{place.at + 1}/{count}", *ways, *([f"down: {below} more lines"] if below else [])])
     return [Segment(clipped(said, width - 1), role="faint")]
 
