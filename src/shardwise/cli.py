@@ -15,7 +15,7 @@ from typing import Any
 from shardwise import __version__
 from shardwise.errors import ShardwiseError
 
-EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=4'
+EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
 GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.
 
   look    shardwise show "A[I_x, J_y]" --mesh x=2,y=2

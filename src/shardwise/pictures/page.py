@@ -52,7 +52,7 @@ def _part(part: Part, picture: Picture) -> dict[str, Any]:
         case Board() | Strip() | Movement() | Lanes():
             folded = isinstance(part, Movement) and not part.open
             title = part.name if isinstance(part, Board) else part.title
-            drawn = dataclasses.replace(part, title="") if folded else part
+            drawn = dataclasses.replace(part, title="") if isinstance(part, Movement) and folded else part
             described = " ".join(_described(part)) or picture.description
             return {
                 "kind": "drawn", "folded": folded, "title": one_line(title),

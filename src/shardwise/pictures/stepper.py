@@ -77,7 +77,7 @@ def all_of(screens: Sequence[Picture]) -> str:
 
 
 def _with_keys(screens: Sequence[Picture]) -> None:
-    place, seen, colours = Place(), None, coloured()
+    place, seen, hidden, colours = Place(), None, 0, coloured()
     with keyboard() as keys:
         while True:
             window = os.get_terminal_size(sys.stdout.fileno())

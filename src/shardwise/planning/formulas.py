@@ -74,7 +74,7 @@ def formulas(program: Program, costs: Costs, sizes: Mapping[str, int]) -> tuple[
     >>> program = Program(mesh, (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)), ), "A")
     >>> priced, = formulas(program, costs_on("h100", mesh, "bfloat16"), {"I": 2**30})
     >>> print(priced.terms[0].symbols, "=", priced.terms[0].numbers)
-    max(L, V · (m-1)/m / W) = max(4 us, 2.15 GB · 1/2 / 400 GB/s)
+    max(L, V · (n-1)/n / W) = max(4 us, 2.15 GB · 15/16 / 450 GB/s)
 
     Args:
         sizes: of every dimension, in elements.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.program import Program
-from shardwise.reference import Shards
+from shardwise.reference import Shards, assemble
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,12 @@ class Scene:
     sizes: Mapping[str, int]
     values: Mapping[str, np.ndarray | Shards]
     large: Mapping[str, int] = field(default_factory=dict)
+
+    def wholes(self) -> list[np.ndarray]:
+        """The inputs as whole arrays, in the program's order."""
+        states, mesh = self.program.states(), self.program.mesh
+        given = ((states[0][name], self.values[name]) for name, _ in self.program.inputs)
+        return [assemble(values, layout, mesh) if isinstance(values, list) else values for layout, values in given]
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,13 +208,13 @@ def _numbers(values: np.ndarray | None) -> str:
 
 
 def _forms(equations: tuple[str, ...], scene: Scene, hardware: str) -> Table:
-    whole = scene.values["A"] @ scene.values["B"]
+    a, b = scene.wholes()
     rows = []
     for text in equations:
         program = rank(problem(parse(text), scene.sizes, scene.program.mesh, hardware, DTYPE))[0].program
         moved = sum(len(collectives_of(step)) for step in program.steps)
-        made = run(program, scene.values["A"], scene.values["B"])
-        rows.append((text, counted(moved, "collective"), "equal" if np.array_equal(made, whole) else "not equal"))
+        made = run(program, a, b)
+        rows.append((text, counted(moved, "collective"), "equal" if np.array_equal(made, a @ b) else "not equal"))
     return Table("", ("equation", "sent", "to A @ B"), tuple(rows))
 
 
@@ -222,9 +222,9 @@ def _checked(scene: Scene, equation: str) -> Iterator[Part]:
     """The end of a program on every device, and whether its parts make what NumPy makes of whole arrays."""
     frames, name = _film(scene), scene.program.output
     yield from held(frames, len(frames.frames) - 1, (name,))
-    arrays = [scene.values[each] for each, _ in scene.program.inputs]
+    arrays = scene.wholes()
     made = run(scene.program, *arrays)
-    same = np.array_equal(made, whole_product(parse(equation))(list(map(np.asarray, arrays))))
+    same = np.array_equal(made, whole_product(parse(equation))(arrays))
     yield Words((f"The parts make {'' if same else 'NOT '}what np.einsum makes of the whole arrays.",))
 
 
@@ -244,8 +244,8 @@ def _refused(equation: str) -> Iterator[Words]:
 def _ring(scene: Scene) -> Table:
     """Which row of A every device multiplies at each tick, and the first number of what it makes."""
     frames = _film(scene)
-    b, count = np.asarray(scene.values["B"]), frames.mesh.size
-    whole = scene.values["A"] @ b
+    (a, b), count = scene.wholes(), frames.mesh.size
+    whole = a @ b
     rows, made = [], [np.zeros_like(whole) for _ in range(count)]
     for tick in range(len(frames.frames)):
         cells = []
