@@ -249,6 +249,13 @@ def test_the_formula_of_an_all_gather_with_its_numbers():
     assert "max(L, V · (n-1)/n / W) = max(3 us, 268 MB · 3/4 / 45 GB/s) = 4.47 ms" in printed("all-gather")[-1]
 
 
+def test_an_all_reduce_sends_twice_what_the_others_do():
+    """As the laws' words say, on every hardware."""
+    for name in hardware.names():
+        sent = [re.search(r"(\d+) MB sent", printed(each, name)[-1]) for each in ("all-reduce", "all-gather", "reduce-scatter")]
+        assert [found[1] for found in sent if found] == ["403", "201", "201"]
+
+
 def test_all_layouts_of_a_matrix_are_on_one_sheet():
     said = printed("layouts")[-1]
 

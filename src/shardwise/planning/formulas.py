@@ -219,7 +219,7 @@ def _extras(step: Collective, costs: Costs, took: float, made: float, turned: fl
         sends = costs.hardware.compiler.reduce_scatter_sends.value
         if sends != 1:
             again = (sends - 1) * _bare(step, costs, took, made)
-            yield Term("sent again", "this compiler makes it an all-reduce and a slice", again)
+            yield Term("sent again: this compiler makes it an all-reduce and a slice", "", again)
     if kind(step) == "all-to-all" and took >= COPIED_FROM:
         yield Term("copies before and after", f"2 x {bytes_text(took)} copied", costs.copy(took) + costs.copy(made))
     links = costs.hardware.links

@@ -36,7 +36,7 @@ def all_gather() -> Tour:
              (Held(scene),)),
         Stop("what each device lacks", ("Each device is to know the sum of all. It holds one of the four terms, and what it "
              "sums alone is wrong.",), (Alone(scene, "A[I_x] -> S[]"),)),
-        Stop("the all-gather", ("Every device sends its part to all others. The colours say where each part comes from.",),
+        Stop("the all-gather", ("Every device sends its part to all others. Then each holds all parts, in their order.",),
              (Done(scene),)),
         Stop("the law: slicing undoes it", ("All-gather, then keep your own part: every device is where it began. "
              "So the gradient of a slice gathers.",), (Equal(_scene("[I_x]", values), _scene("[I_x]", values, gather, cut)),)),
@@ -58,7 +58,7 @@ def all_reduce() -> Tour:
              "number.",), (Alone(scene, "A[I]{U_x} -> A[I]"),)),
         Stop("the all-reduce", ("The summands are added, and every device receives the sum.",), (Done(scene),)),
         Stop("the law: reduce-scatter, then all-gather", ("Summing parts first and gathering them after gives the same. "
-             "Links do it so: it is why an all-reduce costs twice an all-gather.",), (Equal(scene, halves),)),
+             "So an all-reduce sends twice what an all-gather does.",), (Equal(scene, halves),)),
         Stop("in the notation", ("{U_x} behind the brackets: unreduced over x, the values are still partial sums.",), (
             Said(("A[I]{U_x} -> A[I]", "", 'jax.lax.psum(a, "x")                        # inside jax.shard_map')),)),
         Stop("the cost", (), (Cost(scene),)),
@@ -74,9 +74,9 @@ def reduce_scatter() -> Tour:
              (Held(scene),)),
         Stop("what each device lacks", ("Device 0 is to hold A[0], device 1 A[1], and so on. Alone each has one of four "
              "terms of its number.",), (Alone(scene, "A[I]{U_x} -> A[I_x]"),)),
-        Stop("the reduce-scatter", ("Of each number the summands go to the device that is to keep it, and are added there. "
-             "The colours say where each goes.",), (Done(scene),)),
-        Stop("the law: half of an all-reduce", ("Reduce all, then keep your part: the same, at twice the price. "
+        Stop("the reduce-scatter", ("Of each number the summands go to the device that is to keep it, and are "
+             "added there.",), (Done(scene),)),
+        Stop("the law: half of an all-reduce", ("Reduce all, then keep your part: the same, and twice as much is sent. "
              "The other half is an all-gather.",), (Equal(scene, reduced),)),
         Stop("in the notation", ("The summands vanish, {U_x}, and I is split, I_x.",), (
             Said(("A[I]{U_x} -> A[I_x]", "",

@@ -12,7 +12,7 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
 from shardwise.pictures.tours.scenes import Alone, Check, Choice, Cost, Done, Held, Multiplied, Scene, Stop, Tour
 from shardwise.planning.plan import problem, rank
-from shardwise.program import unfused
+from shardwise.program import Program, unfused
 from shardwise.steps import Einsum, collectives_of, describe
 
 MOST_ELEMENTS = 1024  # of an array: every number is shown, or could be
@@ -56,10 +56,17 @@ def _steps(scene: Scene) -> Iterator[Stop]:
             summed = scene.program.states()[number + 1][step.result].unreduced
             said = f"Each product is a summand over {', '.join(sorted(summed))}." if summed else "Nothing is sent."
             title = "multiply" if len(step.operands) > 1 else "sum"
-            devices = (0, 1) if scene.program.mesh.size > 1 else (0,)
-            yield Stop(title, (said,), (Multiplied(scene, number, devices),))
+            yield Stop(title, (said,), (Multiplied(scene, number, _different(scene.program, number, step)),))
         else:
             yield Stop(describe(step), () if collectives_of(step) else ("Each keeps its part.",), (Done(scene, number),))
+
+
+def _different(program: Program, number: int, step: Einsum) -> tuple[int, ...]:
+    """The first device, and the first that holds another part or summand of a product, if there is one."""
+    layout, mesh = program.states()[number + 1][step.result], program.mesh
+    cut = {*layout.axes, *layout.unreduced}
+    others = (device for device, at in enumerate(mesh.coordinates()) if any(at[axis] for axis in cut))
+    return (0, *(device for device in [next(others, 0)] if device))
 
 
 def _told(values: Mapping[str, np.ndarray]) -> str:

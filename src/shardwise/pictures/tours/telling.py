@@ -15,7 +15,7 @@ from shardwise.notation import parse, parse_operand
 from shardwise.pictures.boards import board
 from shardwise.pictures.film import film
 from shardwise.pictures.flows import movement, value_text
-from shardwise.pictures.picture import Board, Part, Picture, Strip, Table, Words
+from shardwise.pictures.picture import Board, Part, Picture, Strip, Table, Words, wrapped
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.sheet import sheet
 from shardwise.pictures.tours.alone import Short, alone, whole_product
@@ -49,6 +49,7 @@ from shardwise.steps import collectives_of, describe, moved_axes
 
 MOST_ROWS = 8  # of a table, one for each device
 MOST_PROGRAMS = 5
+PROGRAM = 58  # columns of a program's words
 LINE = 78  # characters of a formula with its numbers
 DTYPE = "bfloat16"
 
@@ -270,17 +271,16 @@ def _ring(scene: Scene) -> Table:
 def _choice(look: Choice, hardware: str) -> Table:
     task = problem(parse(look.equation), look.large, look.mesh, hardware, DTYPE, overlap=look.overlap)
     ranked = rank(task)
-    rows = tuple(
-        (
-            seconds_text(candidate.seconds),
-            bytes_text(candidate.estimate.total_wire_bytes),
-            program_words(candidate.program) + _repeated(candidate.estimate.redundancy),
-        )
-        for candidate in ranked[:MOST_PROGRAMS]
-    )
-    notes = (f"{len(rows)} of {counted(len(ranked), 'program')}, cheapest first",)
+    rows: list[tuple[str, ...]] = []
+    for candidate in ranked[:MOST_PROGRAMS]:
+        said = program_words(candidate.program) + _repeated(candidate.estimate.redundancy)
+        first, *more = wrapped(said, PROGRAM)
+        rows.append((seconds_text(candidate.seconds), bytes_text(candidate.estimate.total_wire_bytes), first))
+        rows += [("", "", f"  {line}") for line in more]
+    shown = min(len(ranked), MOST_PROGRAMS)
+    notes = (f"{shown} of {counted(len(ranked), 'program')}, cheapest first",)
     title = f"{_at(task.sizes, task.mesh)}, on {task.hardware.title}"
-    return Table(title, ("modelled", "sent", "program"), rows, frozenset({0, 1}), notes)
+    return Table(title, ("modelled", "sent", "program"), tuple(rows), frozenset({0, 1}), notes)
 
 
 def _repeated(times: float) -> str:
