@@ -1,4 +1,4 @@
-"""The command line: `shardwise plan`, `run`, `show`, `hardware`, `audit`, `rehearse`, `lock`, ...
+"""The command line: `shardwise plan`, `run`, `show`, `tour`, `hardware`, `audit`, `rehearse`, `lock`, ...
 
 Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 """
@@ -15,7 +15,13 @@ from typing import Any
 from shardwise import __version__
 from shardwise.errors import ShardwiseError
 
-EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=4'
+EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
+GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.
+
+  look    shardwise show "A[I_x, J_y]" --mesh x=2,y=2
+  learn   shardwise tour
+  plan    shardwise plan "A[I_x,J] · B[J,K] -> C[I,K]" --sizes I=8192,J=8192,K=8192 --mesh x=8
+  run     shardwise run "A[I_x,J] · B[J,K] -> C[I,K]" --sizes I=512,J=128,K=256 --mesh x=4"""
 ARGS = '--args "bfloat16[4096@x,1024] bfloat16[1024,2048]"'
 
 
@@ -25,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
         if options.command is None:
-            parser.print_help()
+            print(f"{GREETING}\n\n{_commands(parser)}")
             return 0
         return options.command(options)
     except SystemExit as stop:  # argparse has said why
@@ -43,6 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _commands(parser: argparse.ArgumentParser) -> str:
+    """The commands, each with its one line, as the help lists them."""
+    _, title, rest = parser.format_help().partition("commands:")
+    return title + rest.partition("\n\n")[0].replace("\n  COMMAND", "", 1) + "\n\nEach has --help, with an example."
 
 
 def _in_options(message: str) -> str:
@@ -102,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     hardware.add_argument("--json", action="store_true", help="print JSON")
     hardware.set_defaults(command=hardware_command)
     _show_parser(commands)
+    _tour_parser(commands)
     _evidence_parsers(commands)
     return parser
 
@@ -123,6 +136,28 @@ def _show_parser(commands: Any) -> None:
     showing.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     showing.add_argument("-o", "--output", metavar="FILE", help="write a picture, .svg or .html, instead of printing")
     showing.set_defaults(command=show_command)
+
+
+def _tour_parser(commands: Any) -> None:
+    touring = commands.add_parser(
+        "tour",
+        help="collectives and the cases of sharded multiplication, step by step with real numbers",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        "  shardwise tour                  which tours there are\n"
+        "  shardwise tour all-gather\n"
+        "  shardwise tour case-2 --hardware h100 -o case-2.html\n"
+        '  shardwise tour "A[I, J_x] · B[J_x, K] -> C[I, K]" --sizes I=4,J=4,K=4 --mesh x=4',
+    )
+    touring.add_argument("what", nargs="?", help="a tour by name (default: list them), or an equation of your own")
+    touring.add_argument("--hardware", default="tpu-v5e", help="what costs are told for (default tpu-v5e)")
+    touring.add_argument(
+        "--sizes", default="", metavar="I=4,J=4", help="of an equation, the size of every dimension: small ones"
+    )
+    touring.add_argument("--mesh", default="", metavar="x=4", help="of an equation, the mesh axes and their sizes")
+    touring.add_argument("--plain", action="store_true", help="print all steps, one after the other, as when piped")
+    touring.add_argument("-o", "--output", metavar="FILE", help="write all steps as one .svg or .html")
+    touring.set_defaults(command=tour_command)
 
 
 def _evidence_parsers(commands: Any) -> None:
@@ -272,6 +307,12 @@ def show_command(options: argparse.Namespace) -> int:
     from shardwise import showing
 
     return showing.run(options)
+
+
+def tour_command(options: argparse.Namespace) -> int:
+    from shardwise import touring
+
+    return touring.run(options)
 
 
 def audit_command(options: argparse.Namespace) -> int:

@@ -43,16 +43,16 @@ def _shown(picture: Picture) -> dict[str, str]:
 
 def _part(part: Part, picture: Picture) -> dict[str, Any]:
     match part:
-        case Words(lines, code):
-            return {"kind": "words", "lines": list(map(one_line, lines)), "code": code}
+        case Words(lines, code, title):
+            return {"kind": "words", "lines": list(map(one_line, lines)), "code": code, "title": one_line(title)}
         case Table(title, head, rows, numbers, notes):
             cells = [list(map(one_line, row)) for row in rows]
             told = {"title": one_line(title), "head": list(map(one_line, head)), "notes": list(map(one_line, notes))}
             return {"kind": "table", "rows": cells, "numbers": numbers, **told}
         case Board() | Strip() | Movement() | Lanes():
-            folded = isinstance(part, Movement)
+            folded = isinstance(part, Movement) and not part.open
             title = part.name if isinstance(part, Board) else part.title
-            drawn = dataclasses.replace(part, title="") if isinstance(part, Movement) else part
+            drawn = dataclasses.replace(part, title="") if isinstance(part, Movement) and folded else part
             described = " ".join(_described(part)) or picture.description
             return {
                 "kind": "drawn", "folded": folded, "title": one_line(title),

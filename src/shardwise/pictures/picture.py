@@ -118,13 +118,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """Devices before and after a step, and what moves between them."""
+    """Devices before and after a step, and what moves between them; a page folds it away unless it is `open`."""
 
     title: str
     before: tuple[Card, ...]
     after: tuple[Card, ...]
     wires: tuple[Wire, ...]
     notes: tuple[str, ...] = ()
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +172,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Lines of text; `code` keeps blanks as they are."""
+    """Lines of text, under a heading if there is one; `code` keeps blanks as they are."""
 
     lines: tuple[str, ...]
     code: bool = False
+    title: str = ""
 
 
 Part = Board | Strip | Movement | Lanes | Table | Words

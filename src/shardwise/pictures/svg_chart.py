@@ -105,7 +105,14 @@ def table(drawn: Table) -> Drawn:
 
 
 def words(drawn: Words) -> Drawn:
-    """Lines of text."""
+    """Lines of text, under their heading."""
+    title = (
+        [Drawn(measure(drawn.title, 14.5), 22, label(0, 16, drawn.title, size=14.5, look="b", most=90))] if drawn.title else []
+    )
+    return stacked([*title, _lines(drawn)], 6)
+
+
+def _lines(drawn: Words) -> Drawn:
     if drawn.code:
         body = "".join(label(0, 13 + 16 * n, line, size=12, look="m", most=120) for n, line in enumerate(drawn.lines))
         wide = max((measure(line, 12, True, 120) for line in drawn.lines), default=0.0)

@@ -58,7 +58,8 @@ def label(
     shown = clipped(text, most)
     content = (titled(text) if shown != one_line(text) else "") + escape(shown)
     where = None if anchor == "start" else anchor
-    return element("text", content, x=float(x), y=float(y), font_size=float(size), text_anchor=where, class_=look)
+    kept = {"xml:space": "preserve"} if "  " in shown or shown.startswith(" ") else {}  # columns of numbers stay columns
+    return element("text", content, x=float(x), y=float(y), font_size=float(size), text_anchor=where, class_=look, **kept)
 
 
 def measure(text: str, size: float, mono: bool = False, most: int = MOST_NAME) -> float:

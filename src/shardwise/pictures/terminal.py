@@ -67,16 +67,25 @@ def coloured() -> bool:
 
 
 def _rich(shown: Any) -> None:
+    for line in painted(looked(shown, shutil.get_terminal_size().columns)):
+        print(line)
+
+
+def painted(lines: list[Line]) -> list[str]:
+    """Lines with the codes that colour them; rich says which the terminal understands."""
     from rich.console import Console
     from rich.text import Text
 
-    width = shutil.get_terminal_size().columns
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    for line in looked(shown, width):
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, force_terminal=True)
+    found = []
+    for line in lines:
         text = Text()
         for segment in line:
             text.append(segment.text, style=_look(segment))
-        console.print(text)
+        with console.capture() as captured:
+            console.print(text, end="")
+        found.append(captured.get())
+    return found
 
 
 def looked(shown: Any, width: int) -> list[Line]:

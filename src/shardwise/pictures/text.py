@@ -103,8 +103,14 @@ def _part(part: Part, width: int, rim: Rim) -> list[Line]:
         case Table():
             return _table(part, width)
         case Words():
+            lines = (
+                [one_line(said) for said in part.lines]
+                if part.code
+                else [x for said in part.lines for x in wrapped(said, width)]
+            )
             return [
-                [Segment(line)] for said in part.lines for line in ([one_line(said)] if part.code else wrapped(said, width))
+                *([Segment(line, role="name")] for line in wrapped(part.title, width)),
+                *([Segment(line)] for line in lines),
             ]
         case _:
             assert_never(part)
@@ -247,7 +253,7 @@ def _strip(strip: Strip, width: int, rim: Rim) -> list[Line]:
     used = 0
     for block in blocks:
         wide = _width(block)
-        if row and used + 2 + wide > width:
+        if row and used + wide > width:
             lines += [*_beside(row), []]
             row, used = [], 0
         row.append(block)

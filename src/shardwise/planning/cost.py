@@ -112,7 +112,8 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     )
 
 
-def _places(step: Step, names: tuple[str, ...]) -> tuple[int, int]:
+def moved_dims(step: Step, names: tuple[str, ...]) -> tuple[int, int]:
+    """Where the dimensions stand that a step gathers or scatters along; an all-to-all gathers one and scatters the other."""
     match step:
         case AllGather(_, dim, _) | ReduceScatter(_, dim, _):
             return names.index(dim), 0
@@ -145,7 +146,7 @@ def _priced(
         case _:
             assert not isinstance(step, Fused | Automatic), "the compiler's own has no price before it is compiled"
             name = kind(step)
-            turned = turned_bytes(name, *_places(step, before[step.array].names), took[0], made)
+            turned = turned_bytes(name, *moved_dims(step, before[step.array].names), took[0], made)
             seconds = costs.collective(name, step.axes, took[0], made, turned)
             sent = wire_bytes(name, costs.mesh, step.axes, took[0], made)
             return StepCost(seconds, 0.0, sent, live, seconds, seconds)

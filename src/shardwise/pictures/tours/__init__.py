@@ -1,0 +1,1 @@
+"""Tours: collectives and the cases of sharded multiplication, step by step with real numbers."""
