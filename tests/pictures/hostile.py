@@ -13,6 +13,7 @@ from shardwise.pictures.picture import (
     Movement,
     Picture,
     Sign,
+    Stage,
     Strip,
     Table,
     Tone,
@@ -35,6 +36,7 @@ def everything(name: str) -> Picture:
     return Picture(name, name, (
         board, Strip(name, (board, Sign("·"), Arrow(name, name))),
         Movement(name, (card,), (card,), (Wire(0, 0, Tone(0, 2), True, name),), (name,)),
+        Stage(name, 1, (card,), (Wire(0, 0, Tone(0, 2), True, name),), (name,)),
         Lanes(name, (Lane(name, (Bar(0, 1, "wait", name, True),), name),), ((0.0, name),), (("wait", name),), (name,)),
         Table(name, (name, name), ((name, name),), frozenset({1}), (name,)), Words((name,)), Words((name,), code=True),
     ))  # fmt: skip

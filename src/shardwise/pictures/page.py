@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
 from shardwise.errors import MissingExtraError, one_line
-from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Strip, Table, Words
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
 from shardwise.pictures.svg import svg
 
 
@@ -49,7 +49,7 @@ def _part(part: Part, picture: Picture) -> dict[str, Any]:
             cells = [list(map(one_line, row)) for row in rows]
             told = {"title": one_line(title), "head": list(map(one_line, head)), "notes": list(map(one_line, notes))}
             return {"kind": "table", "rows": cells, "numbers": numbers, **told}
-        case Board() | Strip() | Movement() | Lanes():
+        case Board() | Strip() | Movement() | Stage() | Lanes():
             folded = isinstance(part, Movement)
             title = part.name if isinstance(part, Board) else part.title
             drawn = dataclasses.replace(part, title="") if isinstance(part, Movement) else part
@@ -62,7 +62,7 @@ def _part(part: Part, picture: Picture) -> dict[str, Any]:
             assert_never(part)
 
 
-def _described(part: Board | Strip | Movement | Lanes) -> Iterator[str]:
+def _described(part: Board | Strip | Movement | Stage | Lanes) -> Iterator[str]:
     """A drawn part in words, for those who do not see it."""
     match part:
         case Board():
@@ -73,6 +73,9 @@ def _described(part: Board | Strip | Movement | Lanes) -> Iterator[str]:
                 yield " ".join(said)
         case Movement():
             yield f"{len(part.before)} devices; {len(part.wires)} transfers."
+            yield from part.notes
+        case Stage():
+            yield f"{len(part.cards)} devices; {len(part.wires)} transfers."
             yield from part.notes
         case Lanes():
             yield from (lane.note for lane in part.lanes)

@@ -128,6 +128,17 @@ class Movement:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """Devices at one moment, so many in a row, and what is on its way between them: wires lead from card to card."""
+
+    title: str
+    columns: int
+    cards: tuple[Card, ...]
+    wires: tuple[Wire, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """Something on a lane, from and to as shares of the whole width; `kind` is one of the legend's."""
 
@@ -177,7 +188,7 @@ class Words:
     code: bool = False
 
 
-Part = Board | Strip | Movement | Lanes | Table | Words
+Part = Board | Strip | Movement | Stage | Lanes | Table | Words
 
 
 @dataclass(frozen=True, slots=True)

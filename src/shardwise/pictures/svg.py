@@ -6,11 +6,12 @@ import zlib
 from collections.abc import Iterator
 from typing import assert_never
 
-from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Strip, Table, Words
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
 from shardwise.pictures.svg_board import board, legend
 from shardwise.pictures.svg_chart import lanes, table, words
 from shardwise.pictures.svg_flow import movement, strip
 from shardwise.pictures.svg_pen import Drawn, element, label, number, stacked, titled
+from shardwise.pictures.svg_stage import stages
 from shardwise.pictures.svg_style import patterns, style
 
 MARGIN = 18.0
@@ -45,6 +46,8 @@ def drawn(part: Part, prefix: str) -> Drawn:
             return strip(part, prefix)
         case Movement():
             return movement(part, prefix)
+        case Stage():
+            return stages((part,), prefix)[0]
         case Lanes():
             return lanes(part, prefix)
         case Table():
@@ -65,6 +68,8 @@ def boards_of(picture: Picture) -> Iterator[Board]:
                 yield from (item for item in part.items if isinstance(item, Board))
             case Movement():
                 yield from (board for card in (*part.before, *part.after) for board in card.boards)
+            case Stage():
+                yield from (board for card in part.cards for board in card.boards)
             case Lanes() | Table() | Words():
                 pass
             case _:

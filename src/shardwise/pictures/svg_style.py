@@ -58,7 +58,7 @@ def _scheme(page: tuple[str, str, str, str], tones: tuple[tuple[str, str], ...])
     rules = [
         f".page{{fill:{back}}}", f"text{{fill:{ink}}}", f".f{{fill:{faint}}}", f".rule{{stroke:{rule};fill:none}}",
         f".tip{{fill:{faint}}}", f".wire{{stroke:{faint};fill:none}}", f".tn{{fill:{back};stroke:{faint}}}",
-        f".pen{{stroke:{ink}}}", f".card{{fill:none;stroke:{rule}}}",
+        f".pen{{stroke:{ink}}}", f".card{{fill:none;stroke:{rule}}}", f".device{{fill:{back};stroke:{rule}}}",
     ]  # fmt: skip
     rules += [f".t{n}{{fill:{fill};stroke:{rim}}}" for n, (fill, rim) in enumerate(tones)]
     rules += [f".w{n}{{stroke:{rim};fill:none}}" for n, (_, rim) in enumerate(tones)]
