@@ -19,7 +19,7 @@ def page(picture: Picture) -> str:
     Raises:
         MissingExtraError: Jinja2 is not installed.
     """
-    return _template("page.html.j2").render(picture=_shown(picture), fragment=_safe(fragment(picture)))
+    return template("page.html.j2").render(picture=_shown(picture), fragment=safe(fragment(picture)))
 
 
 def fragment(picture: Picture) -> str:
@@ -29,7 +29,7 @@ def fragment(picture: Picture) -> str:
         MissingExtraError: Jinja2 is not installed.
     """
     parts = [_part(part, picture) for part in picture.parts]
-    return _template("picture.html.j2").render(picture=_shown(picture), parts=parts)
+    return template("picture.html.j2").render(picture=_shown(picture), parts=parts)
 
 
 def notebook(draw: Callable[[], Picture]) -> str | None:
@@ -56,7 +56,7 @@ def _part(part: Part, picture: Picture) -> dict[str, Any]:
             described = " ".join(_described(part)) or picture.description
             return {
                 "kind": "drawn", "folded": folded, "title": one_line(title),
-                "svg": _safe(svg(Picture(title or picture.title, described, (drawn,)), heading=False)),
+                "svg": safe(svg(Picture(title or picture.title, described, (drawn,)), heading=False)),
             }  # fmt: skip
         case _:
             assert_never(part)
@@ -83,7 +83,7 @@ def _described(part: Board | Strip | Movement | Stage | Lanes) -> Iterator[str]:
             assert_never(part)
 
 
-def _safe(text: str) -> Any:
+def safe(text: str) -> Any:
     """Markup that is our own, in which everything of the user's is escaped already."""
     from markupsafe import Markup
 
@@ -91,7 +91,12 @@ def _safe(text: str) -> Any:
 
 
 @functools.lru_cache(maxsize=4)
-def _template(name: str) -> Any:
+def template(name: str) -> Any:
+    """One of the templates, which escape what they are given.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
+    """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from typing import assert_never
+from xml.sax.saxutils import escape
 
+from shardwise.errors import one_line
 from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
 from shardwise.pictures.svg_board import board, legend
 from shardwise.pictures.svg_chart import lanes, table, words
@@ -56,6 +58,29 @@ def drawn(part: Part, prefix: str) -> Drawn:
             return words(part)
         case _:
             assert_never(part)
+
+
+def figure(content: Drawn, name: str, title: str, description: str, least: float = 0.0) -> str:
+    """A drawn piece for a page that holds style, patterns and tips once (`shared`).
+
+    Args:
+        name: of its own on the page.
+        least: the width below which it is not made smaller, to stay readable: the page lets it scroll.
+    """
+    width, height = content.width + 4, content.height + 4
+    told = titled(title).replace("<title>", f'<title id="{name}">')
+    told += f'<desc id="{name}d">{escape(one_line(description)) or " "}</desc>'
+    fitted = f"max-width:{number(width)}px;min-width:{number(min(width, least))}px;width:100%;height:auto"
+    return element(
+        "svg", told + content.at(2, 2), class_="shardwise", role="img", viewBox=f"0 0 {number(width)} {number(height)}",
+        width=width, height=height, aria_labelledby=f"{name} {name}d", style=fitted,
+    )  # fmt: skip
+
+
+def shared(prefix: str) -> str:
+    """What all figures of a page need once: patterns and tips, under names with a prefix."""
+    defs = f"<defs>{patterns(prefix)}{_tips(prefix)}</defs>"
+    return f'<svg class="shardwise" width="0" height="0" aria-hidden="true" focusable="false">{defs}</svg>'
 
 
 def boards_of(picture: Picture) -> Iterator[Board]:
