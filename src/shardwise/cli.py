@@ -138,7 +138,7 @@ def _report_parser(commands: Any) -> None:
         "-o compiled.html",
     )
     _problem_options(reporting, "bfloat16", json=False)
-    reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices too, and show what came out")
+    reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices, and show what came out")
     reporting.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the file (default report.html)")
     reporting.set_defaults(command=report_command)
 

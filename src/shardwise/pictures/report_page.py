@@ -24,7 +24,7 @@ from shardwise.planning.explain import bytes_text
 PREFIX = "r-"
 LEVELS = 6  # of zoom, each twice the one before
 MOST_BARS = 800  # of a lane; closer ones are drawn as one
-LEAST_STAGE = 600.0  # pixels, below which a stage scrolls
+LEAST_STAGE, WIDEST = 600.0, 1000.0  # pixels of a stage: below the first it scrolls
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -54,7 +54,7 @@ def report_page(told: Sheet, version: str) -> str:
         memory=_memory(told),
         wire=_table(told.wire),
         compiled=_compiled(told),
-        code=told.code,
+        code=told.code.encode(errors="backslashreplace").decode(),  # a lone surrogate can be in a name, and in no file
         assumed=list(map(one_line, told.assumed)),
         version=version,
         style=safe(style(toggled=True) + _asset("report.css")),
@@ -107,7 +107,14 @@ def _placement(drawn: Board, number: int) -> dict[str, Any]:
 def _scenes(told: Sheet) -> Iterator[dict[str, Any]]:
     listed = [scene.stage for scene in told.play.scenes]
     for number, (scene, content) in enumerate(zip(told.play.scenes, stages(listed, PREFIX) if listed else (), strict=True)):
-        svg = figure(content, f"scene{number}", scene.title, _described(scene.stage), LEAST_STAGE)
+        svg = figure(
+            content,
+            f"scene{number}",
+            scene.title,
+            _described(scene.stage),
+            LEAST_STAGE,
+            min(max(WIDEST / content.width, 1.0), 1.35),
+        )
         yield {"title": one_line(scene.title), "words": one_line(scene.words), "moves": scene.moves, "svg": safe(svg)}
 
 
@@ -170,9 +177,7 @@ def _rank(rank: Rank) -> dict[str, Any]:
 
 def _memory(told: Sheet) -> list[dict[str, str]]:
     most = max((held for _, held in told.memory), default=0.0) or 1.0
-    return [
-        {"name": one_line(name), "bytes": bytes_text(held), "share": _percent(held / most)} for name, held in told.memory
-    ]
+    return [{"name": one_line(name), "bytes": bytes_text(held), "share": _percent(held / most)} for name, held in told.memory]
 
 
 def _table(table: Table | None) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardwise.chips.links import assumptions
+from shardwise.compiled.table import flops_text
 from shardwise.errors import AuditMismatchError, counted
 from shardwise.pictures.boards import board
 from shardwise.pictures.estimates import estimate_lanes, memory_steps, wire_table
@@ -149,7 +150,7 @@ def _figures(best: Candidate, room: float | None) -> Iterator[Figure]:
     yield Figure("memory of a device", bytes_text(cost.peak_memory_bytes), of, cost.peak_memory_bytes / room if room else None)
     if cost.flops:
         again = "nothing twice" if cost.redundancy < 1.01 else f"every product {cost.redundancy:.3g} times"
-        yield Figure("FLOPs of a device", f"{cost.flops:.3g}", again)
+        yield Figure("FLOPs of a device", flops_text(cost.flops).removesuffix("FLOPs"), again)
 
 
 def _placements(ranked: Ranking) -> Iterator[Board]:

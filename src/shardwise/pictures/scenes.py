@@ -17,7 +17,7 @@ from shardwise.errors import LayoutError, MeshError, ProgramError, counted
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.pictures.film import Film, film
-from shardwise.pictures.flows import MOST_DEVICES, MOST_ON_STAGE, lacking, stages
+from shardwise.pictures.flows import MOST_DEVICES, MOST_ON_STAGE, lacking, moment, stages
 from shardwise.pictures.picture import Stage
 from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.prices import StepCost
@@ -159,11 +159,14 @@ def _numbered(program: Program, costs: tuple[StepCost, ...]) -> Iterator[_Number
 
 def _scenes(shown: Film, numbered: list[_Numbered], count: int) -> Iterator[Scene]:
     columns = _columns(min(shown.mesh.size, MOST_ON_STAGE))
+    if not numbered:
+        already = f"{_held(shown, 0)} That is how it is wanted: nothing moves."
+        yield Scene("At first", already, Stage("", columns, moment(shown, 0, MOST_ON_STAGE)))
     for frame, at in enumerate(numbered):
         before, moving, after = stages(shown, frame, columns)
         if frame == 0:
             yield Scene("At first", _held(shown, 0), before)
-        title = f"Step {at.number} of {count}: {describe(at.part)}"
+        title = f"Step {at.number} of {count}: {_called(at.part)}"
         joined = " Both parts of this step run at once, block by block." if isinstance(at.whole, Fused) else ""
         said = f"{_meaning(at.part)}{_lacks(shown, frame)}{joined}{_cost(at)}"
         if collectives_of(at.part):
@@ -171,6 +174,11 @@ def _scenes(shown: Film, numbered: list[_Numbered], count: int) -> Iterator[Scen
             yield Scene(f"After step {at.number} of {count}", _made(shown, frame + 1, touched(at.part)), after)
         else:
             yield Scene(title, f"{said} {_made(shown, frame + 1, touched(at.part))}", after)
+
+
+def _called(step: Step) -> str:
+    word = "multiply" if len(consumed(step)) > 1 else "sum"
+    return describe(step).replace("einsum", word, 1) if isinstance(step, Einsum) else describe(step)
 
 
 def _columns(count: int) -> int:
@@ -251,7 +259,9 @@ def _note(program: Program, small: Program, sizes: Mapping[str, int], drawn: Map
         changed.append("sizes " + ", ".join(f"{dim}={size}" for dim, size in drawn.items()))
     if small.mesh != program.mesh:
         changed.append(f"mesh {small.mesh}, {counted(small.mesh.size, 'device')} for {program.mesh.size:,}")
-    told = "Every number is worked out in NumPy." if small.mesh.size <= MOST_DEVICES else "Each block has the colour of its part."
+    told = (
+        "Every number is worked out in NumPy." if small.mesh.size <= MOST_DEVICES else "Each block has the colour of its part."
+    )
     if not changed:
         return told
     return f"Played by a small stand-in with the same steps and layouts: {'; '.join(changed)}. {told}"

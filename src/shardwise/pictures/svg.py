@@ -60,20 +60,21 @@ def drawn(part: Part, prefix: str) -> Drawn:
             assert_never(part)
 
 
-def figure(content: Drawn, name: str, title: str, description: str, least: float = 0.0) -> str:
+def figure(content: Drawn, name: str, title: str, description: str, least: float = 0.0, scale: float = 1.0) -> str:
     """A drawn piece for a page that holds style, patterns and tips once (`shared`).
 
     Args:
         name: of its own on the page.
         least: the width below which it is not made smaller, to stay readable: the page lets it scroll.
+        scale: by which it is drawn larger where there is room.
     """
     width, height = content.width + 4, content.height + 4
     told = titled(title).replace("<title>", f'<title id="{name}">')
     told += f'<desc id="{name}d">{escape(one_line(description)) or " "}</desc>'
-    fitted = f"max-width:{number(width)}px;min-width:{number(min(width, least))}px;width:100%;height:auto"
+    fitted = f"max-width:{number(width * scale)}px;min-width:{number(min(width, least))}px;width:100%;height:auto"
     return element(
         "svg", told + content.at(2, 2), class_="shardwise", role="img", viewBox=f"0 0 {number(width)} {number(height)}",
-        width=width, height=height, aria_labelledby=f"{name} {name}d", style=fitted,
+        width=width * scale, height=height * scale, aria_labelledby=f"{name} {name}d", style=fitted,
     )  # fmt: skip
 
 
