@@ -6,6 +6,7 @@ import gzip
 import json
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_every_control_has_a_name_and_no_name_is_used_twice(opened, name):
     assert all(picture.accessible_name for picture in pictures if picture.is_displayed())
     headings = browser.execute_script("return [...document.querySelectorAll('h1,h2,h3')].map(e => Number(e.tagName[1]))")
     assert headings[0] == 1
-    assert all(b - a <= 1 for a, b in zip(headings, headings[1:], strict=False))
+    assert all(b - a <= 1 for a, b in pairwise(headings))
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -18,7 +18,12 @@ from shardwise.mesh import Mesh
 EQUATION = "A[I, J_x] · B[J_x, K] -> C[I, K]"
 SIZES = {"I": 64, "J": 64, "K": 64}
 GIVEN = [EQUATION, "--sizes", "I=64,J=64,K=64", "--mesh", "x=4"]
-EMPTY = "HloModule jit_f, is_scheduled=true, num_partitions=4\n\nENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n"
+EMPTY = """HloModule jit_f, is_scheduled=true, num_partitions=4
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  ROOT %p = f32[8]{0} parameter(0)
+}
+"""
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ REFUSED = [
     ([*GIVEN, "-o", "a.pdf"], "a.pdf: a report is a page of HTML: end the name with .html"),
     ([*GIVEN, "-o", "nowhere/a.html"], "nowhere/a.html cannot be written: No such file or directory"),
     ([*GIVEN, "--on", "v99:2x2"], "v99"),
-    (["A[I_q]", "--mesh", "x=4"], "expected an arrow"),
+    (["A[I_q]", "--mesh", "x=4"], "missing arrow"),
 ]
 
 
@@ -79,7 +84,8 @@ def test_a_report_saves_itself_and_shows_itself_in_a_notebook(plan, tmp_path):
 
     assert isinstance(made, sw.Report)
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == made.html
-    assert shown.startswith("<iframe srcdoc=") and shown.endswith("</iframe>")
+    assert shown.startswith("<iframe srcdoc=")
+    assert shown.endswith("</iframe>")
     assert "<script" not in shown  # it is within the attribute, escaped
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', shown)[1]) == made.html
     assert repr(made).startswith(f"report on {EQUATION}: ")
