@@ -374,6 +374,25 @@ def test_without_a_browser_the_tests_fail_and_say_the_way_out(monkeypatch, tmp_p
         start(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["שלום", "مرحبا"])
+def test_names_from_right_to_left_turn_nothing_around_them(opened, name):
+    browser = opened(f"turned{ord(name[0])}", lambda: hostile(name))
+    script = """
+        const places = (root, wanted) => {  // where characters of a text are drawn, from the left
+            const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT), found = [];
+            for (let node; (node = walker.nextNode()); ) for (let at = 0; at < node.length; at++) {
+                const range = document.createRange();
+                range.setStart(node, at); range.setEnd(node, at + 1);
+                if (wanted.includes(node.data[at])) found.push(range.getBoundingClientRect().left);
+            }
+            return found;
+        };
+        return places(document.querySelector(".places h3"), "[I,]");"""
+    placed = browser.execute_script(script)
+    assert len(placed) == 4
+    assert placed == sorted(placed)
+
+
 def test_in_a_notebook_it_works_within_its_frame(opened):
     plan = sw.plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes=SIZES, mesh="x=4", hardware="tpu-v5e")
     browser = opened("notebook", lambda: f"<!DOCTYPE html><title>n</title>{sw.report(plan)._repr_html_()}")

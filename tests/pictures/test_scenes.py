@@ -58,7 +58,7 @@ def test_small_arrays_are_drawn_as_they_are_and_large_ones_by_a_stand_in():
     assert "stand-in" not in play(CASE_3, {"I": 2, "J": 4, "K": 2}).note
     note = play(CASE_3, {"I": 512, "J": 512, "K": 512}).note
     assert note == (
-        "Played by a small stand-in with the same steps and layouts: sizes I=4, J=4, K=4. Every number is worked out in NumPy."
+        "Played by a small stand-in with the same steps and layouts: sizes I=4, J=4, K=4. The numbers are worked out in NumPy."
     )
 
 

@@ -134,5 +134,6 @@ def test_a_report_holds_what_the_compiler_made(capsys, tmp_path):
     made = (tmp_path / "compiled.html").read_text(encoding="utf-8")
 
     assert "✓ compiled as planned" in made
+    assert "reporting.py" not in made  # what it compiles is asked for by the line that called it
     assert "The compiled program on tpu-v5e" in made
     assert "of it waiting for transfers (modelled from the compiled schedule)" in made

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 from shardwise.errors import MissingExtraError, one_line
 from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
 from shardwise.pictures.svg import svg
+from shardwise.pictures.svg_pen import isolated
 
 
 def page(picture: Picture) -> str:
@@ -90,6 +91,10 @@ def safe(text: str) -> Any:
     return Markup(text)
 
 
+def _isolated(text: str) -> Any:
+    return safe(isolated(text, "<bdi>", "</bdi>"))
+
+
 @functools.lru_cache(maxsize=4)
 def template(name: str) -> Any:
     """One of the templates, which escape what they are given.
@@ -104,6 +109,6 @@ def template(name: str) -> Any:
             "HTML is made with Jinja2, which is not installed: pip install 'shardwise[show]'; SVG and text need nothing more"
         ) from None
     loader = PackageLoader("shardwise.pictures", "templates")
-    return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).get_template(name)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["isolated"] = _isolated
+    return made.get_template(name)

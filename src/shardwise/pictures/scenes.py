@@ -40,7 +40,7 @@ from shardwise.steps import (
     touched,
 )
 
-FEW_ELEMENTS = 64  # of an array that is drawn as it is
+FEW_ELEMENTS = 16  # of an array that is drawn as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ def _note(program: Program, small: Program, sizes: Mapping[str, int], drawn: Map
     if small.mesh != program.mesh:
         changed.append(f"mesh {small.mesh}, {counted(small.mesh.size, 'device')} for {program.mesh.size:,}")
     told = (
-        "Every number is worked out in NumPy." if small.mesh.size <= MOST_DEVICES else "Each block has the colour of its part."
+        "The numbers are worked out in NumPy." if small.mesh.size <= MOST_DEVICES else "Each block has the colour of its part."
     )
     if not changed:
         return told

@@ -52,7 +52,7 @@ def stages(drawn: Sequence[Stage], prefix: str) -> list[Drawn]:
     wide = max((card.width for cards in held for card in cards), default=0.0)
     rows = range(-(-most // columns))
     highs = tuple(max(c.height for cards in held for c in cards[row * columns : (row + 1) * columns]) for row in rows)
-    bend = AROUND if any(stage.wires for stage in drawn) else 2.0
+    bend = AROUND + 4 if any(stage.wires for stage in drawn) else 2.0
     grid = _Grid(columns, wide, highs, bend)
     return [_stage(stage, cards, grid, prefix) for stage, cards in zip(drawn, held, strict=True)]
 
