@@ -387,10 +387,12 @@ def test_names_from_right_to_left_turn_nothing_around_them(opened, name):
             }
             return found;
         };
-        return places(document.querySelector(".places h3"), "[I,]");"""
-    placed = browser.execute_script(script)
-    assert len(placed) == 4
-    assert placed == sorted(placed)
+        const told = [...document.querySelectorAll(arguments[0])].find((each) => each.textContent.includes("["));
+        return places(told, arguments[1]);"""
+    for where in ("h1", ".places h3", ".device ~ g text"):
+        placed = browser.execute_script(script, where, f"{name[0]}[")[:2]  # the array's name, and its bracket
+        assert len(placed) == 2
+        assert placed[0] < placed[1]
 
 
 def test_in_a_notebook_it_works_within_its_frame(opened):

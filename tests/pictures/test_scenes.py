@@ -79,8 +79,12 @@ def test_a_fused_step_is_played_in_its_parts_which_run_at_once():
     scenes = play(program, SIZES).scenes
 
     assert [scene.title for scene in scenes] == [
-        "At first", "Step 1 of 1: all-gather A over x (I)", "After step 1 of 1", "Step 1 of 1: multiply A · B -> C[I, K]",
+        "At first", "Step 1 of 1: all-gather A over x (I)", "Within step 1 of 1", "Step 1 of 1: multiply A · B -> C[I, K]",
     ]  # fmt: skip
+    assert scenes[2].words == (
+        "Now there is A[I, J]: every device holds all of it. "
+        "It is drawn apart to be seen: as both run at once, it never stands whole in memory."
+    )
     assert all("at once, block by block" in scene.words for scene in scenes if scene.title.startswith("Step"))
 
 

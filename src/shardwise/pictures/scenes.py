@@ -149,12 +149,14 @@ class _Numbered:
     whole: Step
     part: Step
     cost: StepCost | None
+    last: bool = True  # of the step's parts
 
 
 def _numbered(program: Program, costs: tuple[StepCost, ...]) -> Iterator[_Numbered]:
     for number, step in enumerate(program.steps):
         cost = costs[number] if number < len(costs) else None
-        yield from (_Numbered(number + 1, step, part, cost) for part in parts(step))
+        plain = parts(step)
+        yield from (_Numbered(number + 1, step, part, cost, at == len(plain)) for at, part in enumerate(plain, 1))
 
 
 def _scenes(shown: Film, numbered: list[_Numbered], count: int) -> Iterator[Scene]:
@@ -171,9 +173,10 @@ def _scenes(shown: Film, numbered: list[_Numbered], count: int) -> Iterator[Scen
         said = f"{_meaning(at.part)}{_lacks(shown, frame)}{joined}{_cost(at)}"
         if collectives_of(at.part):
             yield Scene(title, said, moving, moves=True)
-            yield Scene(f"After step {at.number} of {count}", _made(shown, frame + 1, touched(at.part)), after)
+            when = "After" if at.last else "Within"
+            yield Scene(f"{when} step {at.number} of {count}", _after(shown, frame, at), after)
         else:
-            yield Scene(title, f"{said} {_made(shown, frame + 1, touched(at.part))}", after)
+            yield Scene(title, f"{said} {_after(shown, frame, at)}", after)
 
 
 def _called(step: Step) -> str:
@@ -198,6 +201,11 @@ def _held(shown: Film, frame: int) -> str:
 def _lacks(shown: Film, frame: int) -> str:
     lacks = lacking(shown, frame)
     return f" Before it, every device {lacks}." if lacks else ""
+
+
+def _after(shown: Film, frame: int, at: _Numbered) -> str:
+    apart = "" if at.last else " It is drawn apart to be seen: as both run at once, it never stands whole in memory."
+    return _made(shown, frame + 1, touched(at.part)) + apart
 
 
 def _made(shown: Film, frame: int, name: str) -> str:
