@@ -83,7 +83,7 @@ def test_a_fused_step_is_played_in_its_parts_which_run_at_once():
     ]  # fmt: skip
     assert scenes[2].words == (
         "Now there is A[I, J]: every device holds all of it. "
-        "It is drawn apart to be seen: as both run at once, it never stands whole in memory."
+        "It is drawn apart to be seen: both run at once, and nothing waits for the whole of it."
     )
     assert all("at once, block by block" in scene.words for scene in scenes if scene.title.startswith("Step"))
 

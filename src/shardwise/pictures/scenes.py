@@ -204,7 +204,7 @@ def _lacks(shown: Film, frame: int) -> str:
 
 
 def _after(shown: Film, frame: int, at: _Numbered) -> str:
-    apart = "" if at.last else " It is drawn apart to be seen: as both run at once, it never stands whole in memory."
+    apart = "" if at.last else " It is drawn apart to be seen: both run at once, and nothing waits for the whole of it."
     return _made(shown, frame + 1, touched(at.part)) + apart
 
 
