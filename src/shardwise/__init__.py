@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardwise.mesh import Mesh
     from shardwise.notation import Equation, parse
     from shardwise.program import Program
+    from shardwise.reporting import Report, report
     from shardwise.runtime import random, spmd
     from shardwise.runtime.checking import Check, check
     from shardwise.runtime.devices import make_mesh, simulate
@@ -40,6 +41,7 @@ _HOMES = {
     "Mesh": "shardwise.mesh",
     "Plan": "shardwise.api",
     "Program": "shardwise.program",
+    "Report": "shardwise.reporting",
     "ShardwiseError": "shardwise.errors",
     "Timeline": "shardwise.compiled.schedule.timeline",
     "Topology": "shardwise.chips.topology",
@@ -52,6 +54,7 @@ _HOMES = {
     "plan": "shardwise.api",
     "put": "shardwise.api",
     "rehearse": "shardwise.compiled.compiling",
+    "report": "shardwise.reporting",
     "reshard": "shardwise.api",
     "show": "shardwise.api",
     "simulate": "shardwise.runtime.devices",

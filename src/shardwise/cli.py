@@ -1,4 +1,4 @@
-"""The command line: `shardwise plan`, `run`, `show`, `tour`, `hardware`, `audit`, `rehearse`, `lock`, ...
+"""The command line: `shardwise plan`, `run`, `show`, `tour`, `report`, `audit`, `rehearse`, `lock`, ...
 
 Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 """
@@ -115,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     hardware.set_defaults(command=hardware_command)
     _show_parser(commands)
     _tour_parser(commands)
+    _report_parser(commands)
     _evidence_parsers(commands)
     return parser
 
@@ -158,6 +159,23 @@ def _tour_parser(commands: Any) -> None:
     touring.add_argument("--plain", action="store_true", help="print all steps, one after the other, as when piped")
     touring.add_argument("-o", "--output", metavar="FILE", help="write all steps as one .svg or .html")
     touring.set_defaults(command=tour_command)
+
+
+def _report_parser(commands: Any) -> None:
+    reporting = commands.add_parser(
+        "report",
+        help="write a plan as one page of HTML to send around: pictures, animation, timeline, ranking, code",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        '  shardwise report "A[I, J_x] · B[J_x, K] -> C[I_x, K]" --sizes I=8192,J=8192,K=8192 --mesh x=8 '
+        "--hardware tpu-v5e -o report.html\n"
+        '  shardwise report "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4 '
+        "-o compiled.html",
+    )
+    _problem_options(reporting, "bfloat16", json=False)
+    reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices, and show what came out")
+    reporting.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the file (default report.html)")
+    reporting.set_defaults(command=report_command)
 
 
 def _evidence_parsers(commands: Any) -> None:
@@ -244,15 +262,18 @@ def _form_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hardware", help="the hardware of the timeline (default: that compiled for)")
 
 
-def _problem_options(parser: argparse.ArgumentParser) -> None:
+def _problem_options(
+    parser: argparse.ArgumentParser, dtype: str = "that of the files, else float32", json: bool = True
+) -> None:
     parser.add_argument("equation", help='as "A[I_x, J] · B[J, K] -> C[I, K]"; * and @ may stand for ·')
     parser.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
     parser.add_argument("--mesh", required=True, metavar="x=4,y=2", help="mesh axes and their sizes")
     parser.add_argument("--hardware", help="a name that `shardwise hardware` lists (default: cpu, or that of the devices)")
-    parser.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
+    parser.add_argument("--dtype", help=f"the operands' dtype (default: {dtype})")
     parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
     parser.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def plan_command(options: argparse.Namespace) -> int:
@@ -313,6 +334,12 @@ def tour_command(options: argparse.Namespace) -> int:
     from shardwise import touring
 
     return touring.run(options)
+
+
+def report_command(options: argparse.Namespace) -> int:
+    from shardwise import reporting
+
+    return reporting.run(options)
 
 
 def audit_command(options: argparse.Namespace) -> int:

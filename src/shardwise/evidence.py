@@ -151,38 +151,48 @@ def _is_equation(text: str) -> bool:
 
 def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
     """The audit of the best plan of an equation, and the plan."""
-    import jax
-
     from shardwise import api
-    from shardwise.compiled import compiling
-    from shardwise.compiled.targets.devices import mesh_of
-    from shardwise.notation import parse, parse_sizes
+    from shardwise.notation import parse_sizes
 
     if options.args:
         raise ShardwiseError("--args belong to a function: an equation has --sizes, and --dtype")
     if not options.mesh:
         raise ShardwiseError(f"the mesh of {options.function} is missing: add it, as --mesh x=8")
-    sizes = parse_sizes(options.sizes)
     topology = Topology.parse(options.on)
     plan = api.plan(
         options.function,
-        sizes=sizes,
+        sizes=parse_sizes(options.sizes),
         mesh=options.mesh,
         hardware=options.hardware or (str(topology) if topology.chip else None),
         dtype=options.dtype,
     )
-    start([Made(options.function, on=options.on)])
-    mesh = mesh_of(options.on, options.mesh)
+    return rehearsed(plan, options.on, options.function), plan
+
+
+def rehearsed(plan: Any, on: str, name: str = "") -> Any:
+    """The audit of the best program of a plan, compiled for devices that are not attached.
+
+    Args:
+        name: that the audit is told by (default: the equation).
+    """
+    import jax
+
+    from shardwise.compiled import compiling
+    from shardwise.compiled.targets.devices import mesh_of
+
+    task = plan.task
+    start([Made(str(task.equation), on=on)])
+    mesh = mesh_of(on, str(task.mesh))
     structs = [
         jax.ShapeDtypeStruct(
-            tuple(sizes[dim] for dim in operand.dims), jax.numpy.dtype(options.dtype),
+            tuple(task.sizes[dim] for dim in operand.dims), jax.numpy.dtype(task.dtype),
             sharding=jax.sharding.NamedSharding(mesh, operand.layout.spec),
         )
-        for operand in parse(options.function).on(Mesh.parse(options.mesh)).operands
+        for operand in task.equation.operands
     ]  # fmt: skip
     with progress("compiling the plan"):
-        found = compiling.rehearse(plan.function(mesh), *structs, on=options.on, mesh=mesh)
-    return dataclasses.replace(found, name=options.function), plan
+        found = compiling.rehearse(plan.function(mesh), *structs, on=on, mesh=mesh)
+    return dataclasses.replace(found, name=name or str(task.equation))
 
 
 # Showing.

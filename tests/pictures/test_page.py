@@ -80,7 +80,7 @@ def test_a_page_is_whole_and_needs_no_other():
 
 
 def test_without_jinja2_html_names_the_extra_and_a_notebook_takes_the_svg(monkeypatch):
-    hand._template.cache_clear()
+    hand.template.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'shardwise\[show\]'"):
         page(placed(PLACEMENT))

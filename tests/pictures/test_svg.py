@@ -28,11 +28,11 @@ def test_hostile_names_are_text_everywhere(name):
     tree = ET.fromstring(drawn.encode("utf-8", "strict"))
 
     assert {element.tag.removeprefix(SPACE) for element in tree.iter()} <= {
-        "svg", "title", "desc", "defs", "style", "pattern", "marker", "path", "circle", "rect", "g", "text"
+        "svg", "title", "desc", "defs", "style", "pattern", "marker", "path", "circle", "rect", "g", "text", "tspan"
     }  # fmt: skip
     names = {key for element in tree.iter() for key in element.attrib}
     assert not [key for key in names if key.startswith("on") or "href" in key]
-    words = [element.text for element in tree.iter() if element.tag == f"{SPACE}text" and element.text]
+    words = [element.text for element in tree.iter() if element.tag in (f"{SPACE}text", f"{SPACE}tspan") and element.text]
     titles = {element.text for element in tree.iter() if element.tag == f"{SPACE}title"}
     whole = "".join(c if c.isprintable() else " " for c in name)
     assert whole in titles

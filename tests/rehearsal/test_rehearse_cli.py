@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,16 @@ def test_a_users_mesh_of_all_devices_serves(capsys):
     )
     assert main(["rehearse", "own.py:total", "--args", "own.py:inputs", "--on", "v5e:2x4"]) == 0
     assert capsys.readouterr().out.startswith("total on v5e:2x4, mesh x=8: 1 collective")
+
+
+def test_a_report_holds_what_the_compiler_made(capsys, tmp_path):
+    assert main(["report", "--help"]) == 0
+    example = re.findall(r"shardwise (report .*--on.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert main(shlex.split(example[0])) == 0
+    assert "wrote compiled.html" in capsys.readouterr().out
+    made = (tmp_path / "compiled.html").read_text(encoding="utf-8")
+
+    assert "✓ compiled as planned" in made
+    assert "reporting.py" not in made  # what it compiles is asked for by the line that called it
+    assert "The compiled program on tpu-v5e" in made
+    assert "of it waiting for transfers (modelled from the compiled schedule)" in made

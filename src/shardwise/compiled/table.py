@@ -111,10 +111,15 @@ def _work(audit: Audit) -> Iterator[str]:
         repeated = work.repeated
         said = "" if repeated is None else ", nothing twice" if abs(repeated - 1) < REPEATED - 1 else (
             f", {repeated:.3g} times what the function asks for")  # fmt: skip
-        yield f"work    {_flops(work.flops_per_device)} of products a device{said}"
+        yield f"work    {flops_text(work.flops_per_device)} of products a device{said}"
 
 
-def _flops(flops: float) -> str:
+def flops_text(flops: float) -> str:
+    """FLOPs with three figures and a unit that fits.
+
+    >>> flops_text(6.87e10)
+    '68.7 GFLOPs'
+    """
     power = max((p for p in _POWERS if flops >= p), default=1.0)
     return f"{flops / power:.3g} {_POWERS.get(power, '')}FLOPs"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from shardwise.errors import counted
 from shardwise.pictures.film import Film, Holding, Where, common
-from shardwise.pictures.picture import Board, Box, Card, Movement, Tone, Track, Wire, thinned
+from shardwise.pictures.picture import Board, Box, Card, Movement, Stage, Tone, Track, Wire, thinned
 from shardwise.reference import groups
 from shardwise.steps import (
     AllGather,
@@ -28,6 +28,7 @@ from shardwise.steps import (
 )
 
 MOST_DEVICES = 8
+MOST_ON_STAGE, MOST_WIRES = 16, 64
 MOST_BLOCKS = 16  # along each side of what one device holds
 MOST_VALUES, MOST_LINES, MOST_LINE = 32, 4, 26  # of one block: numbers, lines, characters of a line
 
@@ -47,14 +48,7 @@ def movement(film: Film, frame: int, most_devices: int = MOST_DEVICES) -> Moveme
         live = [name for name in names if name in film.frames[at].layouts]
         told = live if at == frame else [touched(step)]
         cards.append([_card(film, at, device, told, look, at == frame) for device in devices])
-    place = {device: number for number, device in enumerate(devices)}
-    wires = tuple(
-        Wire(
-            place[move.source], place[move.target], look.wire(move.source, move.target), move.adds,
-            f"{move.array}[{_slices(move.where)}]" + (", to be summed" if move.adds else ""),
-        )
-        for move in film.moves(frame, devices)
-    )  # fmt: skip
+    wires = _wires(film, frame, devices, look)
     if not collectives_of(step):
         notes = ["nothing is sent: every device works with what it holds", *notes]
     return Movement(describe(step), tuple(cards[0]), tuple(cards[1]), wires, tuple(notes))
@@ -67,6 +61,52 @@ def moment(film: Film, frame: int, most_devices: int = 64) -> tuple[Card, ...]:
     names = list(film.frames[frame].layouts)
     count = min(film.mesh.size, most_devices)
     return tuple(_card(film, frame, device, names, look, step is not None) for device in range(count))
+
+
+def stages(film: Film, frame: int, columns: int, most_devices: int = MOST_ON_STAGE) -> tuple[Stage, Stage, Stage]:
+    """A step on a stage: its devices before it, the same with what they send, and after it."""
+    step = film.frames[frame].step
+    assert step is not None, "behind the last frame there is no step"
+    look = _Look.of(film, frame, step)
+    devices = list(range(min(film.mesh.size, most_devices)))
+    wires, left, notes = _wires(film, frame, devices, look), [], []
+    if film.mesh.size > len(devices):
+        left.append(f"{len(devices)} of {film.mesh.size:,} devices are drawn; the others do the same")
+    if len(wires) > MOST_WIRES:
+        group = look.group[0]
+        inside = [wire for wire in wires if wire.source in group]
+        wires = tuple(inside if len(inside) <= MOST_WIRES else [wire for wire in inside if wire.source == 0])
+        senders = "one group" if len(inside) <= MOST_WIRES else "device 0"
+        notes.append(f"only what {senders} sends is drawn; the others do the same")
+
+    def at(moment: int, sent: tuple[Wire, ...] = (), said: Sequence[str] = ()) -> Stage:
+        names = film.frames[moment].layouts
+        cards = (_card(film, moment, device, list(names), look, False) for device in devices)
+        return Stage("", columns, tuple(map(_bare, cards) if len(devices) > MOST_DEVICES else cards), sent, (*left, *said))
+
+    return at(frame), at(frame, wires, notes), at(frame + 1)
+
+
+def _bare(card: Card) -> Card:
+    """A card of one of many devices: its blocks by their colours, with nothing written in them."""
+    boards = (replace(b, boxes=tuple(replace(box, head="", body=()) for box in b.boxes)) for b in card.boards)
+    return replace(card, boards=tuple(boards))
+
+
+def _wires(film: Film, frame: int, devices: Sequence[int], look: _Look) -> tuple[Wire, ...]:
+    place = {device: number for number, device in enumerate(devices)}
+    return tuple(
+        Wire(
+            place[move.source], place[move.target], look.wire(move.source, move.target), move.adds,
+            f"{move.array}[{_slices(move.where)}]" + (", to be summed" if move.adds else ""),
+        )
+        for move in film.moves(frame, devices)
+    )  # fmt: skip
+
+
+def lacking(film: Film, frame: int) -> str:
+    """What every device lacks for the step to come, in words."""
+    return _Look.of(film, frame, film.frames[frame].step).lacks()
 
 
 def _drawn_devices(film: Film, step: Step, most: int) -> tuple[list[int], list[str]]:

@@ -23,6 +23,15 @@ def timeline_picture(timeline: Timeline) -> Picture:
     from shardwise.compiled.schedule.gantt import totals
 
     title = f"{timeline.name} on {timeline.hardware}"
+    chart = timeline_lanes(timeline)
+    parts = (chart, _shares(timeline)) if timeline.shares else (chart,)
+    return Picture(title, totals(timeline), parts)
+
+
+def timeline_lanes(timeline: Timeline) -> Lanes:
+    """The lanes alone, with their sums and what was assumed."""
+    from shardwise.compiled.schedule.gantt import totals
+
     whole = timeline.step_seconds
     lanes = tuple(
         Lane(name, tuple(_bars(timeline, name)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")
@@ -30,9 +39,7 @@ def timeline_picture(timeline: Timeline) -> Picture:
     )
     kinds = tuple((kind, words) for kind, words in WORDS.items() if any(_kind(span) == kind for span in timeline.spans))
     assumed = tuple(("assumed: " if note == timeline.notes[0] else "") + note for note in timeline.notes)
-    chart = Lanes("modelled from the compiled schedule", lanes, tuple(ticks(whole)), kinds, (totals(timeline), *assumed))
-    parts = (chart, _shares(timeline)) if timeline.shares else (chart,)
-    return Picture(title, totals(timeline), parts)
+    return Lanes("modelled from the compiled schedule", lanes, tuple(ticks(whole)), kinds, (totals(timeline), *assumed))
 
 
 def _bars(timeline: Timeline, lane: str) -> Iterator[Bar]:

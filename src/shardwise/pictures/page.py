@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
 from shardwise.errors import MissingExtraError, one_line
-from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Strip, Table, Words
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
 from shardwise.pictures.svg import svg
+from shardwise.pictures.svg_pen import isolated
 
 
 def page(picture: Picture) -> str:
@@ -19,7 +20,7 @@ def page(picture: Picture) -> str:
     Raises:
         MissingExtraError: Jinja2 is not installed.
     """
-    return _template("page.html.j2").render(picture=_shown(picture), fragment=_safe(fragment(picture)))
+    return template("page.html.j2").render(picture=_shown(picture), fragment=safe(fragment(picture)))
 
 
 def fragment(picture: Picture) -> str:
@@ -29,7 +30,7 @@ def fragment(picture: Picture) -> str:
         MissingExtraError: Jinja2 is not installed.
     """
     parts = [_part(part, picture) for part in picture.parts]
-    return _template("picture.html.j2").render(picture=_shown(picture), parts=parts)
+    return template("picture.html.j2").render(picture=_shown(picture), parts=parts)
 
 
 def notebook(draw: Callable[[], Picture]) -> str | None:
@@ -49,20 +50,20 @@ def _part(part: Part, picture: Picture) -> dict[str, Any]:
             cells = [list(map(one_line, row)) for row in rows]
             told = {"title": one_line(title), "head": list(map(one_line, head)), "notes": list(map(one_line, notes))}
             return {"kind": "table", "rows": cells, "numbers": numbers, **told}
-        case Board() | Strip() | Movement() | Lanes():
+        case Board() | Strip() | Movement() | Stage() | Lanes():
             folded = isinstance(part, Movement) and not part.open
             title = part.name if isinstance(part, Board) else part.title
             drawn = dataclasses.replace(part, title="") if isinstance(part, Movement) and folded else part
             described = " ".join(_described(part)) or picture.description
             return {
                 "kind": "drawn", "folded": folded, "title": one_line(title),
-                "svg": _safe(svg(Picture(title or picture.title, described, (drawn,)), heading=False)),
+                "svg": safe(svg(Picture(title or picture.title, described, (drawn,)), heading=False)),
             }  # fmt: skip
         case _:
             assert_never(part)
 
 
-def _described(part: Board | Strip | Movement | Lanes) -> Iterator[str]:
+def _described(part: Board | Strip | Movement | Stage | Lanes) -> Iterator[str]:
     """A drawn part in words, for those who do not see it."""
     match part:
         case Board():
@@ -74,21 +75,33 @@ def _described(part: Board | Strip | Movement | Lanes) -> Iterator[str]:
         case Movement():
             yield f"{len(part.before)} devices; {len(part.wires)} transfers."
             yield from part.notes
+        case Stage():
+            yield f"{len(part.cards)} devices; {len(part.wires)} transfers."
+            yield from part.notes
         case Lanes():
             yield from (lane.note for lane in part.lanes)
         case _:
             assert_never(part)
 
 
-def _safe(text: str) -> Any:
+def safe(text: str) -> Any:
     """Markup that is our own, in which everything of the user's is escaped already."""
     from markupsafe import Markup
 
     return Markup(text)
 
 
+def _isolated(text: str) -> Any:
+    return safe(isolated(text, "<bdi>", "</bdi>"))
+
+
 @functools.lru_cache(maxsize=4)
-def _template(name: str) -> Any:
+def template(name: str) -> Any:
+    """One of the templates, which escape what they are given.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
+    """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
@@ -96,6 +109,6 @@ def _template(name: str) -> Any:
             "HTML is made with Jinja2, which is not installed: pip install 'shardwise[show]'; SVG and text need nothing more"
         ) from None
     loader = PackageLoader("shardwise.pictures", "templates")
-    return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).get_template(name)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["isolated"] = _isolated
+    return made.get_template(name)

@@ -129,6 +129,17 @@ class Movement:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """Devices at one moment, so many in a row, and what is on its way between them: wires lead from card to card."""
+
+    title: str
+    columns: int
+    cards: tuple[Card, ...]
+    wires: tuple[Wire, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """Something on a lane, from and to as shares of the whole width; `kind` is one of the legend's."""
 
@@ -179,7 +190,7 @@ class Words:
     title: str = ""
 
 
-Part = Board | Strip | Movement | Lanes | Table | Words
+Part = Board | Strip | Movement | Stage | Lanes | Table | Words
 
 
 @dataclass(frozen=True, slots=True)

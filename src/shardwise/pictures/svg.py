@@ -5,12 +5,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from typing import assert_never
+from xml.sax.saxutils import escape
 
-from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Strip, Table, Words
+from shardwise.errors import one_line
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
 from shardwise.pictures.svg_board import board, legend
 from shardwise.pictures.svg_chart import lanes, table, words
 from shardwise.pictures.svg_flow import movement, strip
 from shardwise.pictures.svg_pen import Drawn, element, label, number, stacked, titled
+from shardwise.pictures.svg_stage import stages
 from shardwise.pictures.svg_style import patterns, style
 
 MARGIN = 18.0
@@ -45,6 +48,8 @@ def drawn(part: Part, prefix: str) -> Drawn:
             return strip(part, prefix)
         case Movement():
             return movement(part, prefix)
+        case Stage():
+            return stages((part,), prefix)[0]
         case Lanes():
             return lanes(part, prefix)
         case Table():
@@ -53,6 +58,30 @@ def drawn(part: Part, prefix: str) -> Drawn:
             return words(part)
         case _:
             assert_never(part)
+
+
+def figure(content: Drawn, name: str, title: str, description: str, least: float = 0.0, scale: float = 1.0) -> str:
+    """A drawn piece for a page that holds style, patterns and tips once (`shared`).
+
+    Args:
+        name: of its own on the page.
+        least: the width below which it is not made smaller, to stay readable: the page lets it scroll.
+        scale: by which it is drawn larger where there is room.
+    """
+    width, height = content.width + 4, content.height + 4
+    told = titled(title).replace("<title>", f'<title id="{name}">')
+    told += f'<desc id="{name}d">{escape(one_line(description)) or " "}</desc>'
+    fitted = f"max-width:{number(width * scale)}px;min-width:{number(min(width, least))}px;width:100%;height:auto"
+    return element(
+        "svg", told + content.at(2, 2), class_="shardwise", role="img", viewBox=f"0 0 {number(width)} {number(height)}",
+        width=width * scale, height=height * scale, aria_labelledby=f"{name} {name}d", style=fitted,
+    )  # fmt: skip
+
+
+def shared(prefix: str) -> str:
+    """What all figures of a page need once: patterns and tips, under names with a prefix."""
+    defs = f"<defs>{patterns(prefix)}{_tips(prefix)}</defs>"
+    return f'<svg class="shardwise" width="0" height="0" aria-hidden="true" focusable="false">{defs}</svg>'
 
 
 def boards_of(picture: Picture) -> Iterator[Board]:
@@ -65,6 +94,8 @@ def boards_of(picture: Picture) -> Iterator[Board]:
                 yield from (item for item in part.items if isinstance(item, Board))
             case Movement():
                 yield from (board for card in (*part.before, *part.after) for board in card.boards)
+            case Stage():
+                yield from (board for card in part.cards for board in card.boards)
             case Lanes() | Table() | Words():
                 pass
             case _:

@@ -29,7 +29,7 @@ class Look:
     stack: float
 
 
-def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True, low: bool = False) -> Drawn:
+def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True, low: bool = False, told: bool = True) -> Drawn:
     """A board with its name, edges and notes.
 
     Args:
@@ -37,6 +37,7 @@ def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True, lo
         width: that it may take.
         named: whether name and caption stand above it.
         low: whether its cells are as low as what is written in them, for one of many boards.
+        told: whether a note says so where the cells are too small to be written in.
     """
     margin = _margin(drawn)
     look = _look(drawn, width - margin, low)
@@ -55,7 +56,7 @@ def board(drawn: Board, prefix: str, width: float = WIDE, named: bool = True, lo
         element("g", "".join(body), data_array=drawn.name, data_rows=drawn.row_title, data_columns=drawn.column_title),
     )
     notes = [*drawn.notes, *filter(None, [left_out(drawn)])]
-    if not look.head and not look.body and drawn.boxes:
+    if told and not look.head and not look.body and drawn.boxes:
         notes.append("point at a block to read its devices and slices")
     room = max(wide, min(width, 380.0))
     pieces = [_name(drawn, max(wide, width if named else 0.0))] if named else []

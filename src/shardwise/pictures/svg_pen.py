@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from xml.sax.saxutils import escape, quoteattr
 
 from shardwise.errors import one_line
@@ -51,12 +53,28 @@ def titled(text: str) -> str:
     return f"<title>{escape(one_line(text))}</title>" if text else ""
 
 
+def isolated(text: str, before: str = '<tspan unicode-bidi="isolate">', behind: str = "</tspan>") -> str:
+    """An escaped text in which names that are written from right to left turn nothing around them.
+
+    >>> isolated("A<[I]"), isolated("\u05e9[I]", "<bdi>", "</bdi>")
+    ('A&lt;[I]', '<bdi>\u05e9</bdi>[I]')
+    """
+    return "".join(
+        f"{before}{escape(run)}{behind}" if turned else escape(run)
+        for turned, run in ((turned, "".join(run)) for turned, run in groupby(text, _turns))
+    )
+
+
+def _turns(character: str) -> bool:
+    return unicodedata.bidirectional(character) in ("R", "AL")
+
+
 def label(
     x: float, y: float, text: str, *, size: float = 13, anchor: str = "start", look: str = "", most: int = MOST_NAME
 ) -> str:
     """A line of text; a longer one is cut, and the whole of it is its title."""
     shown = clipped(text, most)
-    content = (titled(text) if shown != one_line(text) else "") + escape(shown)
+    content = (titled(text) if shown != one_line(text) else "") + isolated(shown)
     where = None if anchor == "start" else anchor
     kept = {"xml:space": "preserve"} if "  " in shown or shown.startswith(" ") else {}  # columns of numbers stay columns
     return element("text", content, x=float(x), y=float(y), font_size=float(size), text_anchor=where, class_=look, **kept)

@@ -41,8 +41,12 @@ def tone_class(tone: Tone | None) -> str:
     return f"t{tone.index}" if tone.of <= len(LIGHT) else f"s{tone.index * SHADES // tone.of}"
 
 
-def style() -> str:
-    """The style sheet; every rule holds below `.shardwise` alone, so that a page around it keeps its looks."""
+def style(toggled: bool = False) -> str:
+    """The style sheet; every rule holds below `.shardwise` alone, so that a page around it keeps its looks.
+
+    Args:
+        toggled: whether the page around it says `data-theme="light"` or `"dark"`; what is printed is light then.
+    """
     common = (
         ".shardwise text{font-family:sans-serif}.shardwise .m{font-family:monospace}"
         ".shardwise text{unicode-bidi:isolate}.shardwise .b{font-weight:700}"
@@ -50,21 +54,26 @@ def style() -> str:
         ".shardwise .tiny:not(.sum):not(.many){stroke:none}.shardwise .tiny.sum{stroke-dasharray:2 1.5}"
         ".shardwise .hatch{stroke:none}"
     )
-    return _scheme(PAGE["light"], LIGHT) + "@media (prefers-color-scheme:dark){" + _scheme(PAGE["dark"], DARK) + "}" + common
+    light = _scheme(PAGE["light"], LIGHT)
+    if not toggled:
+        return light + "@media (prefers-color-scheme:dark){" + _scheme(PAGE["dark"], DARK) + "}" + common
+    asked = _scheme(PAGE["dark"], DARK, ":root:not([data-theme=light]) .shardwise")
+    chosen = _scheme(PAGE["dark"], DARK, ":root[data-theme=dark] .shardwise")
+    return f"{light}@media screen{{{chosen}}}@media screen and (prefers-color-scheme:dark){{{asked}}}{common}"
 
 
-def _scheme(page: tuple[str, str, str, str], tones: tuple[tuple[str, str], ...]) -> str:
+def _scheme(page: tuple[str, str, str, str], tones: tuple[tuple[str, str], ...], below: str = ".shardwise") -> str:
     back, ink, faint, rule = page
     rules = [
         f".page{{fill:{back}}}", f"text{{fill:{ink}}}", f".f{{fill:{faint}}}", f".rule{{stroke:{rule};fill:none}}",
         f".tip{{fill:{faint}}}", f".wire{{stroke:{faint};fill:none}}", f".tn{{fill:{back};stroke:{faint}}}",
-        f".pen{{stroke:{ink}}}", f".card{{fill:none;stroke:{rule}}}",
+        f".pen{{stroke:{ink}}}", f".card{{fill:none;stroke:{rule}}}", f".device{{fill:{back};stroke:{rule}}}",
     ]  # fmt: skip
     rules += [f".t{n}{{fill:{fill};stroke:{rim}}}" for n, (fill, rim) in enumerate(tones)]
     rules += [f".w{n}{{stroke:{rim};fill:none}}" for n, (_, rim) in enumerate(tones)]
     rules += [f".s{n}{{fill:{fill};stroke:{RAMP[min(n + 4, SHADES - 1)]}}}" for n, fill in enumerate(RAMP)]
     rules += [f".si{n}{{fill:{'#111111' if n < DARK_SHADE else '#ffffff'}}}" for n in range(SHADES)]
-    return "".join(f".shardwise {rule}" for rule in rules)
+    return "".join(f"{below} {rule}" for rule in rules)
 
 
 def patterns(prefix: str) -> str:

@@ -18,10 +18,12 @@ from shardwise.pictures.picture import (
     Part,
     Picture,
     Sign,
+    Stage,
     Strip,
     Table,
     Tone,
     Track,
+    Wire,
     Words,
     clipped,
     columns_of,
@@ -98,6 +100,8 @@ def _part(part: Part, width: int, rim: Rim) -> list[Line]:
             return _strip(part, width, rim)
         case Movement():
             return _movement(part, width, rim)
+        case Stage():
+            return _stage(part, width, rim)
         case Lanes():
             return _lanes(part, width)
         case Table():
@@ -306,8 +310,15 @@ def _movement(movement: Movement, width: int, rim: Rim) -> list[Line]:
         lines.append([Segment(word, role="faint")])
         lines += _cards(cards, width, rim)
         if word == "before":
-            lines += [[Segment(line, role="faint")] for line in _sends(movement, rim)]
+            lines += [[Segment(line, role="faint")] for line in _sends(movement.wires, cards, movement.after, rim)]
     return lines + [[Segment(line, role="faint")] for note in movement.notes for line in wrapped(note, width)]
+
+
+def _stage(stage: Stage, width: int, rim: Rim) -> list[Line]:
+    lines: list[Line] = [[Segment(line, role="name")] for line in wrapped(stage.title, width)]
+    lines += _cards(stage.cards, width, rim)
+    lines += [[Segment(line, role="faint")] for line in _sends(stage.wires, stage.cards, stage.cards, rim)]
+    return lines + [[Segment(line, role="faint")] for note in stage.notes for line in wrapped(note, width)]
 
 
 def _cards(cards: Sequence[Card], width: int, rim: Rim) -> list[Line]:
@@ -330,14 +341,14 @@ def _cards(cards: Sequence[Card], width: int, rim: Rim) -> list[Line]:
     return lines + _beside(row, 3)
 
 
-def _sends(movement: Movement, rim: Rim) -> Iterator[str]:
+def _sends(wires: Iterable[Wire], before: Sequence[Card], after: Sequence[Card], rim: Rim) -> Iterator[str]:
     """Who sends what to whom, one line for each sender that sends everybody the same."""
     told: dict[tuple[int, str], list[int]] = {}
-    for wire in movement.wires:
+    for wire in wires:
         told.setdefault((wire.source, wire.title), []).append(wire.target)
     for (source, what), targets in list(told.items())[:MOST_WIRES]:
-        names = ", ".join(clipped(movement.after[at].name.removeprefix("device "), MOST_CELL) for at in targets)
-        yield f"  {clipped(movement.before[source].name, MOST_CELL)} {rim.arrow} {names}: {clipped(what, MOST_CELLS)}"
+        names = ", ".join(clipped(after[at].name.removeprefix("device "), MOST_CELL) for at in targets)
+        yield f"  {clipped(before[source].name, MOST_CELL)} {rim.arrow} {names}: {clipped(what, MOST_CELLS)}"
     if len(told) > MOST_WIRES:
         yield f"  {rim.dots} and {len(told) - MOST_WIRES} more"
 

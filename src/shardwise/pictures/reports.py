@@ -1,0 +1,196 @@
+"""What a report holds, as plain facts: figures, placements, scenes, charts, ranking, memory, and what was compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardwise.chips.links import assumptions
+from shardwise.compiled.table import flops_text
+from shardwise.errors import AuditMismatchError, counted
+from shardwise.pictures.boards import board
+from shardwise.pictures.estimates import estimate_lanes, memory_steps, wire_table
+from shardwise.pictures.gantt import timeline_lanes
+from shardwise.pictures.picture import Board, Lanes, Table
+from shardwise.pictures.placement import Placement
+from shardwise.pictures.scenes import Play, play
+from shardwise.planning.explain import bytes_text, ranking_rows, seconds_text, steps_text, summary
+from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.prices import ITEM_BYTES
+from shardwise.planning.problem import routes_of
+
+if TYPE_CHECKING:
+    from shardwise.compiled.audit import Audit
+
+MOST_BLOCKS = 8  # rows and columns of the blocks of a placement
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number that counts: what it is, itself, a word beside it, and where it is a share of something, which."""
+
+    name: str
+    value: str
+    note: str = ""
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A candidate: its row of the ranking, and its time and wait as shares of the slowest one's."""
+
+    row: tuple[str, ...]
+    share: float
+    exposed: float
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lanes over so many seconds, that can be looked at closely."""
+
+    name: str
+    lanes: Lanes
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the compiler made: whether it is as planned (or how it differs), its collectives, and what else there is."""
+
+    headline: str
+    differs: str
+    collectives: Table | None
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A whole report.
+
+    Attributes:
+        title: the equation.
+        facts: what was given, by name.
+        verdict: what was chosen, and by how much.
+        memory: the bytes that one device holds, moment by moment; `room` how many it has, where that is known.
+    """
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    verdict: str
+    figures: tuple[Figure, ...]
+    placements: tuple[Board, ...]
+    play: Play
+    charts: tuple[Chart, ...]
+    ranks: tuple[Rank, ...]
+    memory: tuple[tuple[str, float], ...]
+    room: float | None
+    wire: Table
+    compiled: Compiled | None
+    code: str
+    assumed: tuple[str, ...]
+
+
+def sheet(ranked: Ranking, code: str, audit: Audit | None = None) -> Sheet:
+    """Everything that a plan says, and where there is one an audit.
+
+    Args:
+        code: the best program as source to copy.
+    """
+    task, best = ranked.task, ranked.best
+    room = None if task.hardware.shared else task.hardware.memory_bytes.value / task.hardware.devices_per_chip
+    inputs = ITEM_BYTES[task.dtype] * sum(
+        math.prod(layout.shard_shape(task.sizes, task.mesh)) for _, layout in best.program.inputs
+    )
+    facts = (
+        ("sizes", ", ".join(f"{dim}={size}" for dim, size in task.sizes.items())),
+        ("numbers", task.dtype),
+        ("mesh", f"{task.mesh} ({counted(task.mesh.size, 'device')})"),
+        ("hardware", task.hardware.title),
+    )
+    confirmed = ("times are modelled from the schedules that the compiler made",) if best.confirmed is not None else ()
+    return Sheet(
+        title=str(task.equation),
+        facts=facts,
+        verdict=_verdict(ranked),
+        figures=tuple(_figures(best, room)),
+        placements=tuple(_placements(ranked)),
+        play=play(best.program, task.sizes, best.estimate.steps),
+        charts=tuple(_charts(ranked, audit)),
+        ranks=tuple(_ranks(ranked)),
+        memory=memory_steps(best, inputs) if best.estimate.steps else (),
+        room=room,
+        wire=wire_table(best),
+        compiled=None if audit is None else _compiled(audit, ranked),
+        code=code,
+        assumed=(assumptions(task.hardware, task.mesh, routes_of(task)), *confirmed),
+    )
+
+
+def _verdict(ranked: Ranking) -> str:
+    said = f"Of {counted(len(ranked), 'program')} the fastest is: {summary(ranked.best.program)}."
+    others = [candidate for candidate in ranked if candidate is not ranked.best]
+    if not others or not ranked.best.seconds:
+        return said
+    ratio = others[0].seconds / ranked.best.seconds
+    if ratio < 1.005:
+        return f"{said} The next one is as fast."
+    return f"{said} The next one takes {ratio:.2f} times as long."
+
+
+def _figures(best: Candidate, room: float | None) -> Iterator[Figure]:
+    cost, whole = best.estimate, best.seconds
+    known = best.confirmed
+    yield Figure("time", seconds_text(whole), "estimated" if known is None else "modelled from what was compiled")
+    exposed = cost.exposed_seconds if known is None else known.exposed_seconds
+    yield Figure("waiting for transfers", seconds_text(exposed), "that nothing hides", exposed / whole if whole else None)
+    yield Figure("each device sends", bytes_text(cost.total_wire_bytes), "nothing moves" if not cost.total_wire_bytes else "")
+    of = f"of {bytes_text(room)}" if room else ""
+    yield Figure("memory of a device", bytes_text(cost.peak_memory_bytes), of, cost.peak_memory_bytes / room if room else None)
+    if cost.flops:
+        again = "nothing twice" if cost.redundancy < 1.01 else f"every product {cost.redundancy:.3g} times"
+        yield Figure("FLOPs of a device", flops_text(cost.flops).removesuffix("FLOPs"), again)
+
+
+def _placements(ranked: Ranking) -> Iterator[Board]:
+    program, task = ranked.best.program, ranked.task
+    for name, layout in (*program.inputs, (program.output, program.result)):
+        yield board(Placement.of(name, layout.on(task.mesh), task.sizes, task.mesh), MOST_BLOCKS, MOST_BLOCKS)
+
+
+def _charts(ranked: Ranking, audit: Audit | None) -> Iterator[Chart]:
+    best = ranked.best
+    if best.estimate.steps:
+        yield Chart("The estimate", estimate_lanes(best), best.estimate.seconds)
+    if audit is not None:
+        from shardwise.compiled.table import replayed
+
+        timeline = replayed(audit)
+    else:
+        timeline = best.confirmed
+    if timeline is not None:
+        yield Chart(f"The compiled program on {timeline.hardware}", timeline_lanes(timeline), timeline.step_seconds)
+
+
+def _ranks(ranked: Ranking) -> Iterator[Rank]:
+    slowest = max(candidate.seconds for candidate in ranked) or 1.0
+    for row, candidate in zip(ranking_rows(tuple(ranked))[1:], ranked, strict=True):
+        exposed = candidate.estimate.exposed_seconds if candidate.confirmed is None else candidate.confirmed.exposed_seconds
+        yield Rank(row, candidate.seconds / slowest, exposed / slowest, tuple(line.strip() for line in steps_text(candidate)))
+
+
+def _compiled(audit: Audit, ranked: Ranking) -> Compiled:
+    from shardwise.compiled.table import HEAD, below, headline, replayed, rows
+
+    timeline = replayed(audit)
+    listed, left_out = rows(audit, timeline)
+    notes = (f"... and {left_out} more rows",) if left_out else ()
+    table = Table("", HEAD, tuple(listed), frozenset({2, 3, 5}), notes) if listed else None
+    differs = ""
+    try:
+        audit.assert_matches(ranked)
+    except AuditMismatchError as error:
+        differs = str(error)
+    return Compiled(headline(audit), differs, table, tuple(below(audit, timeline)))

@@ -1,0 +1,120 @@
+"""`shardwise report` and `sw.report`: a page is written, mistakes are told, and a notebook shows it within a frame."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+
+import pytest
+from commands import in_a_folder, said  # noqa: F401  the folder is a fixture
+
+import shardwise as sw
+from shardwise.cli import main
+from shardwise.compiled.audit import audit_text
+from shardwise.errors import FileError, MeshError, MissingExtraError, PlanError
+from shardwise.mesh import Mesh
+
+EQUATION = "A[I, J_x] · B[J_x, K] -> C[I, K]"
+SIZES = {"I": 64, "J": 64, "K": 64}
+GIVEN = [EQUATION, "--sizes", "I=64,J=64,K=64", "--mesh", "x=4"]
+EMPTY = """HloModule jit_f, is_scheduled=true, num_partitions=4
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  ROOT %p = f32[8]{0} parameter(0)
+}
+"""
+
+
+@pytest.fixture
+def plan() -> sw.Plan:
+    return sw.plan(EQUATION, sizes=SIZES, mesh="x=4", hardware="tpu-v5e")
+
+
+def test_it_writes_a_page_with_the_plan_and_its_code(capsys, tmp_path):
+    assert main(["report", *GIVEN, "--hardware", "tpu-v5e", "-o", "<script>🚀.html"]) == 0
+    told = capsys.readouterr().out
+    made = (tmp_path / "<script>🚀.html").read_text(encoding="utf-8")
+
+    assert re.fullmatch(r"wrote <script>🚀.html: \d+ kB, open it in a browser\n", told)
+    assert made.startswith("<!DOCTYPE html>")
+    assert html.escape(EQUATION) in made
+    assert "jax.shard_map" in made
+    assert "TPU v5e" in made
+    assert "bfloat16" in made
+
+
+def test_padding_and_limits_are_those_of_a_plan(capsys, tmp_path):
+    assert main(["report", "A[I_x] -> A[I]", "--sizes", "I=6", "--mesh", "x=4"]) == 2
+    assert "pads it to 8" in said(capsys)
+    assert main(["report", "A[I_x] -> A[I]", "--sizes", "I=6", "--mesh", "x=4", "--pad"]) == 0
+    assert "I=8" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert main(["report", *GIVEN, "--memory-limit", "10"]) == 2
+    assert "no program fits in 10 bytes" in said(capsys)
+
+
+REFUSED = [
+    ([*GIVEN, "-o", "a.pdf"], "a.pdf: a report is a page of HTML: end the name with .html"),
+    ([*GIVEN, "-o", "nowhere/a.html"], "nowhere/a.html cannot be written: No such file or directory"),
+    ([*GIVEN, "--on", "v99:2x2"], "v99"),
+    (["A[I_q]", "--mesh", "x=4"], "missing arrow"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_a_mistake_is_told_with_its_way_out(arguments, reason, capsys, tmp_path):
+    assert main(["report", *arguments]) == 2
+    assert reason in said(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_example_of_the_help_works(capsys, tmp_path):
+    assert main(["report", "--help"]) == 0
+    examples = re.findall(r"shardwise (report .*)$", capsys.readouterr().out.split("examples:")[1], re.MULTILINE)
+
+    assert len(examples) == 2  # the second one compiles: tests/rehearsal
+    assert main(shlex.split(examples[0])) == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_report_saves_itself_and_shows_itself_in_a_notebook(plan, tmp_path):
+    made = sw.report(plan)
+    made.save(tmp_path / "r.html")
+    shown = made._repr_html_()
+
+    assert isinstance(made, sw.Report)
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == made.html
+    assert shown.startswith("<iframe srcdoc=")
+    assert shown.endswith("</iframe>")
+    assert "<script" not in shown  # it is within the attribute, escaped
+    assert html.unescape(re.search(r'srcdoc="([^"]*)"', shown)[1]) == made.html
+    assert repr(made).startswith(f"report on {EQUATION}: ")
+    with pytest.raises(FileError, match=r"end the name with \.html"):
+        made.save("r.txt")
+
+
+def test_an_audit_of_another_program_shows_how_it_differs(plan):
+    audit = audit_text(EMPTY, name="f", target="v5e:2x2", mesh=Mesh.parse("x=4"), hardware=sw.hardware("tpu-v5e"))
+    made = sw.report(plan, audit).html
+
+    assert '<span class="tag bad">differs</span>' in made
+    assert "compiled as planned" not in made
+
+
+def test_what_is_no_plan_and_no_audit_of_it_is_refused(plan):
+    with pytest.raises(PlanError, match=r"not of str: give what sw\.plan"):
+        sw.report(EQUATION)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="str is no audit"):
+        sw.report(plan, "audit")  # type: ignore[arg-type]
+    audit = audit_text(EMPTY, name="f", target="v5e:2x2", mesh=Mesh.parse("y=4"), hardware=sw.hardware("tpu-v5e"))
+    with pytest.raises(MeshError, match="on mesh y=4, and the plan is for mesh x=4"):
+        sw.report(plan, audit)
+
+
+def test_without_jinja2_the_extra_is_named(plan, monkeypatch):
+    from shardwise.pictures import page
+
+    page.template.cache_clear()
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'shardwise\[show\]'"):
+        sw.report(plan)
