@@ -20,8 +20,8 @@ default_role = "code"  # in docstrings a name stands between single backticks
 # Types of other projects, whose pages are not fetched while this site is built, and parts that have no page of their own.
 nitpick_ignore_regex = [
     ("py:class", r"(jax|jaxlib|numpy|collections|pathlib)\..*"),
-    ("py:class", r"PartitionSpec|Candidate|Placement"),
-    ("py:class", r"shardwise\.(chips|compiled\.text|planning\.plan\.Problem|planning\.prices).*"),
+    ("py:class", r"PartitionSpec|Candidate|Placement|Ranking"),
+    ("py:class", r"shardwise\.(chips|compiled\.text|planning\.problem|planning\.prices).*"),
 ]
 
 # Guides: MyST text notebooks. Every cell runs at every build; one that raises, an assertion too, fails the build.
