@@ -7,10 +7,14 @@ no JAX never pay for importing it. A test that starts a process of its own may s
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# A shell that runs tests in the background lets them, and what they start, ignore Ctrl-C: here it is to be heard.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -470,10 +469,7 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
 
 
 def test_ctrl_c_ends_a_process_with_130():
-    """Sent once the plan is printed, while a long timing runs; no half-written output stays.
-
-    Sent again where nothing came of it: what JAX imports as it starts swallows one that comes just then.
-    """
+    """Sent once the plan is printed, while a long timing runs; no half-written output stays."""
     command = [sys.executable, "-u", "-m", "shardwise.cli", "run", EQUATION, "--sizes", "I=2048,J=1024,K=1024", "--mesh", "x=2"]
     with subprocess.Popen(
         [*command, "--runs", "1000", "--output", "c.npy"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -483,10 +479,7 @@ def test_ctrl_c_ends_a_process_with_130():
             assert child.stdout is not None
             while not child.stdout.readline().startswith("The best"):
                 assert child.poll() is None
-            for _ in range(10):
-                child.send_signal(signal.SIGINT)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(timeout=3)
+            child.send_signal(signal.SIGINT)
             _, told = child.communicate(timeout=60)
         finally:
             child.kill()
