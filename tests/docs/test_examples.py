@@ -70,3 +70,10 @@ def test_what_the_readme_tells_to_type_works(line, tmp_path):
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_readmes_placement_is_the_one_that_the_command_draws(tmp_path):
+    line = next(line for text in blocks("bash") for line in text.splitlines() if line.startswith("shardwise show"))
+    arguments = [*shlex.split(line.removeprefix("shardwise"), comments=True), "-o", str(tmp_path / "drawn.svg")]
+    subprocess.run([sys.executable, "-m", "shardwise.cli", *arguments], check=True, capture_output=True)
+    assert (tmp_path / "drawn.svg").read_bytes() == (README.parent / "docs" / "images" / "placement.svg").read_bytes()

@@ -69,9 +69,8 @@ def test_it_scales_names_itself_and_fetches_nothing():
     assert [element.attrib["id"] for element in tree[:2]] == named
     assert [element.tag.removeprefix(SPACE) for element in tree[:2]] == ["title", "desc"]
     assert tree[1].text == "A[I_x, J], 4 x 2, on mesh x=2, y=2; replicated over y=2"
-    assert "width" not in tree.attrib
-    assert "height" not in tree.attrib
-    assert re.search(r"max-width:\d", tree.attrib["style"])
+    assert [tree.attrib["width"], tree.attrib["height"]] == tree.attrib["viewBox"].split()[2:]  # as large as it is drawn,
+    assert tree.attrib["style"] == "max-width:100%;height:auto"  # and smaller where there is less room
     assert drawn.count("http") == 1  # the name of SVG itself
     assert "@media (prefers-color-scheme:dark)" in drawn
 

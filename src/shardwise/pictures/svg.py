@@ -118,8 +118,8 @@ def _document(picture: Picture, content: Drawn, prefix: str) -> str:
     )
     return element(
         "svg", head + body, xmlns="http://www.w3.org/2000/svg", class_="shardwise", role="img",
-        viewBox=f"0 0 {number(width)} {number(height)}", aria_labelledby=f"{name} {told}",
-        style=f"max-width:{number(width)}px;width:100%;height:auto",
+        viewBox=f"0 0 {number(width)} {number(height)}", width=width, height=height, aria_labelledby=f"{name} {told}",
+        style="max-width:100%;height:auto",
     )  # fmt: skip
 
 
