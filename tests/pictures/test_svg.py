@@ -45,7 +45,7 @@ def test_hostile_names_are_text_everywhere(name):
 
 @given(st.text(max_size=60))
 def test_any_text_makes_a_well_formed_svg(name):
-    ET.fromstring(svg(everything(name)).encode("utf-8", "strict"))
+    assert ET.fromstring(svg(everything(name)).encode("utf-8", "strict")).tag == f"{SPACE}svg"
 
 
 def test_names_that_are_too_long_are_clipped_and_whole_in_a_title():

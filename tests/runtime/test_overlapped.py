@@ -261,7 +261,10 @@ def test_names_that_an_equation_lacks_are_refused(case: Known):
 
 def test_without_overlap_nothing_is_fused():
     case = KNOWN[0]
-    exactly(case.einsum(False)(*case.placed(case.arrays())), case.unsharded(*case.arrays(), einsum=np.einsum))
+    laid = case.placed(case.arrays())
+    exactly(case.einsum(False)(*laid), case.unsharded(*case.arrays(), einsum=np.einsum))
+    assert "ppermute" in str(jax.make_jaxpr(case.einsum("ring"))(*laid))
+    assert "ppermute" not in str(jax.make_jaxpr(case.einsum(False))(*laid))
 
 
 def test_summed_alone_while_another_is_gathered():

@@ -59,15 +59,24 @@ def extents(arrays: Sequence[Any], wanted: Product) -> dict[Any, int]:
 LANES = 128
 
 
-def least_read_again(wanted: Product, arrays: Sequence[Any], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
-    """The dimension along which a product's result is best cut into parts: every part reads again what lacks it.
+def least_read_again(
+    products: Sequence[Product], operands: Sequence[Sequence[Any]], sizes: Mapping[Any, int], dim: Any, parts: int,
+    blocks: int = 1,
+) -> Any:  # fmt: skip
+    """The dimension along which a block of the products' result is best cut: every part reads again what lacks it.
 
-    Any but `dim` must give parts that are multiples of what a register holds.
+    Any but `dim` must give parts that are multiples of what a register holds; `sizes` are those of the block, and operands
+    have `dim` in so many `blocks`.
     """
-    fitting = [each for each in wanted.out if each == dim or sizes[each] % (parts * LANES) == 0]
+    fitting = [each for each in products[0].out if each == dim or sizes[each] % (parts * LANES) == 0]
 
-    def read_again(each: Any) -> int:
-        return sum(array.size for array, term in zip(arrays, wanted.terms, strict=True) if each not in term)
+    def read_again(each: Any) -> float:
+        return sum(
+            array.size / (blocks if dim in term else 1)
+            for wanted, arrays in zip(products, operands, strict=True)
+            for array, term in zip(arrays, wanted.terms, strict=True)
+            if each not in term
+        )
 
     return min(fitting, key=lambda each: (read_again(each), each != dim))
 

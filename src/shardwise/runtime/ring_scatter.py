@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax import lax
 
 from shardwise.runtime.ring_paths import Ring, Schedule, Span, scattering
-from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
+from shardwise.runtime.ring_products import Numbers, Product, Term, cut, extents, laid, least_read_again, product
 
 Operands = Sequence[Sequence[Any]]
-LANES = 128
 ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
 
 
@@ -32,8 +31,12 @@ def scatter(job: Scatter, operands: Operands) -> Any:
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
     """
-    width = _extent(job, operands, job.dim) // job.ring.n
-    split, extent = _split(job, operands, width)
+    sizes = {
+        dim: size for arrays, made in zip(operands, job.products, strict=True) for dim, size in extents(arrays, made).items()
+    }
+    sizes[job.dim] = width = sizes[job.dim] // job.ring.n
+    split = _split(job, operands, sizes)
+    extent = sizes[split]
     run = _Run(job, operands, width, split, scattering(job.schedule.way, job.schedule.chunks, extent))
     state = run.hop(None, 0)
     looped = (job.ring.n - 2) // 2 * 2 if job.ring.n > job.schedule.unroll else 0
@@ -47,28 +50,16 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     return result
 
 
-def _split(job: Scatter, operands: Operands, width: int) -> tuple[Any, int]:
-    """Along which dimension of the result a block is cut into strands, and how much of it a block has.
+def _split(job: Scatter, operands: Operands, sizes: Mapping[Any, int]) -> Any:
+    """Along which dimension of the result a block, of these sizes, is cut into strands.
 
     Every strand's product reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
-    are too small for that, it is the one that costs the least; its parts must be multiples of what a register holds.
+    are too small for that, it is the one that costs the least.
     """
     parts = job.schedule.chunks * (1 if job.schedule.way == "ring" else 2)
-    if width >= parts * ENOUGH:
-        return job.dim, width
-    sizes = {dim: width if dim == job.dim else _extent(job, operands, dim) for dim in job.products[0].out}
-    fitting = [dim for dim, size in sizes.items() if dim == job.dim or size % (parts * LANES) == 0]
-
-    def read_again(dim: Any) -> float:
-        return sum(
-            array.size / (job.ring.n if job.dim in term else 1)
-            for arrays, wanted in zip(operands, job.products, strict=True)
-            for array, term in zip(arrays, wanted.terms, strict=True)
-            if dim not in term
-        )
-
-    best = min(fitting, key=lambda dim: (read_again(dim), dim != job.dim))
-    return best, sizes[best]
+    if sizes[job.dim] >= parts * ENOUGH:
+        return job.dim
+    return least_read_again(job.products, operands, sizes, job.dim, parts, blocks=job.ring.n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +111,3 @@ class _Run:
         if self.split in term:
             array = lax.slice_in_dim(array, *span, axis=term.index(self.split))
         return cut(array, term, self.job.dim, start, self.width)
-
-
-def _extent(job: Scatter, operands: Operands, dim: Any) -> int:
-    """The size of a dimension on this device."""
-    return next(
-        array.shape[term.index(dim)]
-        for arrays, wanted in zip(operands, job.products, strict=True)
-        for array, term in zip(arrays, wanted.terms, strict=True)
-        if dim in term
-    )

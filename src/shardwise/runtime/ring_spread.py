@@ -26,7 +26,7 @@ class Spread:
 def spread(job: Spread, operands: Sequence[Any]) -> Any:
     """Run the ring: part k is made at tick k, and has gone h hops h ticks later."""
     sizes = extents(operands, job.product)
-    split = least_read_again(job.product, operands, sizes, job.dim, job.schedule.chunks)
+    split = least_read_again([job.product], [operands], sizes, job.dim, job.schedule.chunks)
     strands = gathering(job.ring.n, job.schedule.way, job.schedule.chunks, sizes[split])
     run = _Run(job, [sizes[dim] for dim in job.product.out], split, strands, side_by_side(strands))
     state: State = ([None] * len(strands), None)
