@@ -101,16 +101,27 @@ def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[F
 
 
 def _gathers_before(program: Program, place: int) -> Iterator[tuple[int, AllGather]]:
-    """The last gather of each operand, where nothing touches the array between it and the product."""
+    """The last gather of each operand, where nothing touches the array between it and the product.
+
+    Not of an operand with a dimension of its own, which is summed before anything is sent: another program does.
+    """
     einsum = program.steps[place]
     assert isinstance(einsum, Einsum)
     for name in einsum.operands:
-        if einsum.operands.count(name) > 1:
+        if einsum.operands.count(name) > 1 or _summed_alone(program, place, name):
             continue
         touching = [at for at in range(place) if touched(program.steps[at]) == name or name in consumed(program.steps[at])]
         last = program.steps[touching[-1]] if touching else None
         if isinstance(last, AllGather):
             yield touching[-1], last
+
+
+def _summed_alone(program: Program, place: int, name: str) -> bool:
+    """Whether a product's operand has a dimension that neither the result nor another operand has."""
+    einsum, layouts = program.steps[place], program.states()[place]
+    assert isinstance(einsum, Einsum)
+    shared = {*einsum.dims, *(dim for other in einsum.operands if other != name for dim in layouts[other].names)}
+    return not shared.issuperset(layouts[name].names)
 
 
 def _next_use(program: Program, place: int) -> int | None:

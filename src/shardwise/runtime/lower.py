@@ -7,7 +7,7 @@ Every map is checked by JAX's own types (`check_vma`): a value that must leave r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import jax
@@ -19,6 +19,7 @@ from shardwise.layout import Axes, Layout
 from shardwise.program import Program, invarying_axes, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.devices import AnyMesh, is_host
+from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.steps import (
     AllGather,
     AllReduce,
@@ -96,10 +97,10 @@ def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Calla
 
 def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) -> Callable[..., Any]:
     """A function of summands, each with its own dimension in front, as one of arrays of partial sums."""
-    peels = [_peel(layout, mesh) if layout.unreduced else None for layout in specs]
+    peels = [_Peel(layout, mesh) if layout.unreduced else None for layout in specs]
 
     def with_partial_sums(*arrays: Any) -> Any:
-        return mapped(*(peel(a) if peel else a for peel, a in zip(peels, arrays, strict=True)))
+        return mapped(*(call(peel, a)[0] if peel else a for peel, a in zip(peels, arrays, strict=True)))
 
     return with_partial_sums
 
@@ -116,11 +117,11 @@ def leaves_replicated(program: Program) -> bool:
 def _with_derivative_of(plain: Callable[..., Any], mapped: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the derivative of another that means the same, and that JAX's types follow."""
 
-    @jax.custom_vjp
+    @jax.custom_jvp
     def function(*arrays: Any) -> Any:
         return mapped(*arrays)
 
-    function.defvjp(lambda *arrays: (mapped(*arrays), arrays), lambda arrays, cotangent: jax.vjp(plain, *arrays)[1](cotangent))
+    function.defjvp(lambda arrays, tangents: (function(*arrays), jax.jvp(plain, arrays, tangents)[1]))
     return function
 
 
@@ -129,24 +130,39 @@ def _with_leading(layout: Layout) -> PartitionSpec:
     return PartitionSpec(tuple(sorted(layout.unreduced)), *Layout(layout.dims).spec)
 
 
-def _peel(layout: Layout, mesh: AnyMesh) -> Callable[[Any], Any]:
+@dataclass(frozen=True, slots=True)
+class _Peel:
     """Show an array of partial sums as an array of its summands, with a dimension in front; nothing moves.
 
-    JAX's types know no such view, so this one map is unchecked, and its derivative is written out: the result depends
-    on the sum alone, so every summand has the same cotangent, and each device already holds it.
+    JAX's types know no such view, so this one map is unchecked. The result depends on the sum alone, so every summand
+    has the same cotangent, which each device already holds: back from the summands' cotangents is another view.
     """
-    leading = _with_leading(layout)
-    split = Layout(layout.dims).spec
-    reduced = PartitionSpec(*split, reduced=set(layout.unreduced))
-    view = jax.shard_map(lambda v: v[None], mesh=mesh, in_specs=layout.spec, out_specs=leading, check_vma=False)
-    back = jax.shard_map(lambda v: v[0], mesh=mesh, in_specs=leading, out_specs=reduced, check_vma=False)
 
-    @jax.custom_vjp
-    def peel(array: Any) -> Any:
-        return view(array)
+    layout: Layout
+    mesh: AnyMesh
+    stacks: int = 0  # dimensions that vmap has put in front
+    back: bool = False
 
-    peel.defvjp(lambda array: (view(array), None), lambda _, cotangent: (back(cotangent),))
-    return peel
+    def run(self, *arrays: Any) -> list[Any]:
+        stacked = Layout((*((f"stack{number}", ()) for number in range(self.stacks)), *self.layout.dims))
+        partial = Layout(stacked.dims, self.layout.unreduced)
+        leading = PartitionSpec(*[None] * self.stacks, tuple(sorted(partial.unreduced)), *Layout(self.layout.dims).spec)
+        if self.back:
+            reduced = PartitionSpec(*stacked.spec, reduced=set(partial.unreduced))
+            return [self.mapped(lambda view: lax.squeeze(view, [self.stacks]), leading, reduced)(*arrays)]
+        return [self.mapped(lambda shard: lax.expand_dims(shard, [self.stacks]), partial.spec, leading)(*arrays)]
+
+    def mapped(self, view: Callable[..., Any], before: PartitionSpec, after: PartitionSpec) -> Callable[..., Any]:
+        return jax.shard_map(view, mesh=self.mesh, in_specs=before, out_specs=after, check_vma=False)
+
+    def tangent(self, arrays: Sequence[Any], tangents: Sequence[Any | None]) -> tuple[Sequence[Any], Sequence[Any | None]]:
+        return call(self, *arrays), call(self, *tangents)
+
+    def transposed(self, arrays: Sequence[Any | None], cotangents: Sequence[Any | None]) -> Sequence[Any | None]:
+        return [None] if cotangents[0] is None else call(replace(self, back=not self.back), cotangents[0])
+
+    def batched(self, stacked: Sequence[bool]) -> tuple[Multilinear, Sequence[bool], Sequence[bool]]:
+        return replace(self, stacks=self.stacks + 1), stacked, stacked
 
 
 class _Local:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 Term = tuple[Any, ...]  # an array's dimensions, by name or number
+Operands = Sequence[Sequence[Any]]  # the arrays of each of some products
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,12 @@ class Product:
 
     terms: tuple[Term, ...]
     out: Term
+
+
+def new_dim(products: Sequence[Product]) -> Any:
+    """A dimension that none of these products has."""
+    taken = {dim for made in products for term in (*made.terms, made.out) for dim in term}
+    return next(dim for dim in (("stacked", number) for number in range(len(taken) + 1)) if dim not in taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,13 @@ def product(arrays: Sequence[Any], wanted: Product, numbers: Numbers, *, is_summ
     return jnp.einsum(*pairs, [names[dim] for dim in wanted.out], precision=numbers.precision, preferred_element_type=dtype)
 
 
-def extents(arrays: Sequence[Any], wanted: Product) -> dict[Any, int]:
-    """The size of every dimension of a product on this device."""
-    pairs = zip(arrays, wanted.terms, strict=True)
+def all_extents(operands: Operands, products: Sequence[Product]) -> dict[Any, int]:
+    """The size of every dimension of some products on this device."""
+    pairs = (
+        (array, term)
+        for arrays, made in zip(operands, products, strict=True)
+        for array, term in zip(arrays, made.terms, strict=True)
+    )
     return {dim: size for array, term in pairs for dim, size in zip(term, array.shape, strict=True)}
 
 
@@ -60,7 +71,7 @@ LANES = 128
 
 
 def least_read_again(
-    products: Sequence[Product], operands: Sequence[Sequence[Any]], sizes: Mapping[Any, int], dim: Any, parts: int,
+    products: Sequence[Product], operands: Operands, sizes: Mapping[Any, int], dim: Any, parts: int,
     blocks: int = 1,
 ) -> Any:  # fmt: skip
     """The dimension along which a block of the products' result is best cut: every part reads again what lacks it.

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardwise.runtime.ring_products import Numbers, Product, cut, product
+from shardwise.runtime.ring_products import Numbers, Product, as_varying, cut, product, varying_axes
 
 Pair = tuple[int, int]
 
@@ -71,14 +72,14 @@ class Rotation:
 
     def piece(self, array: Any, k: int, step: int) -> Any:
         """The piece of operand k's present shard that is multiplied at a step."""
-        start, size = self.extent(array, k, step)
-        return array if size == array.shape[self.place(k)] else cut(array, self.product.terms[k], self.dim, start, size)
-
-    def extent(self, array: Any, k: int, step: int) -> tuple[Any, int]:
         pieces = self.steps // self.sizes[k]
         size = array.shape[self.place(k)] // pieces
+        return array if pieces == 1 else cut(array, self.product.terms[k], self.dim, self.start(k, step) * size, size)
+
+    def start(self, k: int, step: int) -> Any:
+        """Which piece of operand k's present shard that is."""
         offset = lax.axis_index(self.axes[1 - k]) * (self.steps // self.sizes[1 - k]) + step
-        return offset % pieces * size, size
+        return offset % (self.steps // self.sizes[k])
 
     def place(self, k: int) -> int:
         return self.product.terms[k].index(self.dim)
@@ -104,32 +105,33 @@ def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
     return total.astype(dtype)
 
 
-def rotate_back(job: Rotation, operands: Sequence[Any], cotangent: Any) -> list[Any]:
-    """The operands' cotangents: the same rotation, and with each shard goes the sum of what it is due."""
-    held = [job.moved(array, k, None, 0) for k, array in enumerate(operands)]
-    sums: list[Any] = [None, None]
+def rotate_back(job: Rotation, k: int, other: Any, cotangent: Any) -> Any:
+    """The cotangent of operand k: the other one rotates as before, and the sums go where operand k's shards went."""
+    held, total = job.moved(other, 1 - k, None, 0), None
     for step in range(job.steps):
-        coming = _passed_on(job, held, step, step + 1) if step + 1 < job.steps else held
+        coming = job.moved(held, 1 - k, step, step + 1) if step + 1 < job.steps else held
         if step:
-            sums = _passed_on(job, sums, step - 1, step)
-        sums = [_with(job, sums[k], held, k, step, cotangent) for k in range(2)]
-        held, sums = lax.optimization_barrier((coming, sums))
-    home = [job.moved(total, k, job.steps - 1, None) for k, total in enumerate(sums)]
-    return [total.astype(array.dtype) for total, array in zip(home, operands, strict=True)]
+            total = job.moved(total, k, step - 1, step)
+        total = _with(job, total, held, k, step, cotangent)
+        held, total = lax.optimization_barrier((coming, total))
+    return job.moved(total, k, job.steps - 1, None)
 
 
 def _passed_on(job: Rotation, arrays: Sequence[Any], before: int, after: int) -> list[Any]:
     return [job.moved(array, k, before, after) for k, array in enumerate(arrays)]
 
 
-def _with(job: Rotation, total: Any, held: Sequence[Any], k: int, step: int, cotangent: Any) -> Any:
-    """A shard's cotangent, with what this step's product owes to a piece of it."""
+def _with(job: Rotation, total: Any, held: Any, k: int, step: int, cotangent: Any) -> Any:
+    """The cotangent of a shard of operand k, with what this step's product owes to a piece of it."""
     wanted = Product((job.product.out, job.product.terms[1 - k]), job.product.terms[k])
-    new = product([cotangent, job.piece(held[1 - k], 1 - k, step)], wanted, job.numbers.backwards, is_summand=True)
-    start, size = job.extent(held[k], k, step)
-    if size == held[k].shape[job.place(k)]:
+    new = product([cotangent, job.piece(held, 1 - k, step)], wanted, job.numbers.backwards, is_summand=True)
+    pieces, at = job.steps // job.sizes[k], job.place(k)
+    if pieces == 1:
         return new if total is None else total + new
+    size = new.shape[at]
     if total is None:
-        total = (held[k] * 0).astype(new.dtype)  # zeros that vary as the shard does
-    old = lax.dynamic_slice_in_dim(total, start, size, axis=job.place(k))
-    return lax.dynamic_update_slice_in_dim(total, old + new, start, axis=job.place(k))
+        zeros = jnp.zeros((*new.shape[:at], size * pieces, *new.shape[at + 1 :]), new.dtype)
+        total = as_varying(zeros, varying_axes(new))
+    start = job.start(k, step) * size
+    old = lax.dynamic_slice_in_dim(total, start, size, axis=at)
+    return lax.dynamic_update_slice_in_dim(total, old + new, start, axis=at)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jax import lax
 
 from shardwise.runtime.ring_paths import Ring, Schedule, Span, scattering
-from shardwise.runtime.ring_products import Numbers, Product, Term, cut, extents, laid, least_read_again, product
+from shardwise.runtime.ring_products import Numbers, Operands, Product, Term, all_extents, cut, laid, least_read_again, product
 
-Operands = Sequence[Sequence[Any]]
 ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
 
 
@@ -31,9 +30,7 @@ def scatter(job: Scatter, operands: Operands) -> Any:
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
     """
-    sizes = {
-        dim: size for arrays, made in zip(operands, job.products, strict=True) for dim, size in extents(arrays, made).items()
-    }
+    sizes = all_extents(operands, job.products)
     sizes[job.dim] = width = sizes[job.dim] // job.ring.n
     split = _split(job, operands, sizes)
     extent = sizes[split]

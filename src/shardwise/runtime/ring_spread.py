@@ -1,4 +1,4 @@
-"""The spreading ring: a product goes round to all devices part by part, while the next part is multiplied."""
+"""The spreading ring: a sum of products goes round to all devices part by part, while the next part is multiplied."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from shardwise.runtime.ring_paths import Ring, Schedule, Span, Strand, gathering, side_by_side
-from shardwise.runtime.ring_products import Numbers, Product, as_varying, extents, least_read_again, product, varying_axes
+from shardwise.runtime.ring_products import (
+    Numbers,
+    Operands,
+    Product,
+    all_extents,
+    as_varying,
+    least_read_again,
+    product,
+    varying_axes,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A product, of which this device's operands make one block along `dim`; every device receives all blocks."""
+    """A sum of products, of which this device's operands make one block along `dim`; every device receives all blocks."""
 
     ring: Ring
     dim: Any
-    product: Product
+    products: tuple[Product, ...]
     schedule: Schedule
     numbers: Numbers
 
 
-def spread(job: Spread, operands: Sequence[Any]) -> Any:
-    """Run the ring: part k is made at tick k, and has gone h hops h ticks later."""
-    sizes = extents(operands, job.product)
-    split = least_read_again([job.product], [operands], sizes, job.dim, job.schedule.chunks)
+def spread(job: Spread, operands: Operands) -> Any:
+    """Run the ring: part k is made at tick k, and has gone h hops h ticks later; `operands` are those of each product."""
+    sizes = all_extents(operands, job.products)
+    split = least_read_again(job.products, operands, sizes, job.dim, job.schedule.chunks)
     strands = gathering(job.ring.n, job.schedule.way, job.schedule.chunks, sizes[split])
-    run = _Run(job, [sizes[dim] for dim in job.product.out], split, strands, side_by_side(strands))
+    run = _Run(job, [sizes[dim] for dim in job.products[0].out], split, strands, side_by_side(strands))
     state: State = ([None] * len(strands), None)
     for tick, group in enumerate(run.groups):
         part = run.made(operands, state, strands[group[0]].span)
@@ -56,13 +66,17 @@ class _Run:
     strands: list[Strand]
     groups: list[list[int]]  # the strands of each part
 
-    def made(self, operands: Sequence[Any], state: State, span: Span) -> Any:
-        """This device's product for a part of its block, when all that came before has been laid."""
+    def made(self, operands: Operands, state: State, span: Span) -> Any:
+        """This device's products for a part of its block, when all that came before has been laid."""
         if state[1] is not None:
             operands = lax.optimization_barrier((operands, state[1]))[0]
-        pairs = zip(operands, self.job.product.terms, strict=True)
-        cuts = [lax.slice_in_dim(a, *span, axis=term.index(self.split)) if self.split in term else a for a, term in pairs]
-        return product(cuts, self.job.product, self.job.numbers)
+        total: Any = None
+        for wanted, arrays in zip(self.job.products, operands, strict=True):
+            pairs = zip(arrays, wanted.terms, strict=True)
+            cuts = [lax.slice_in_dim(a, *span, axis=term.index(self.split)) if self.split in term else a for a, term in pairs]
+            new = product(cuts, wanted, self.job.numbers)
+            total = new if total is None else total + new
+        return total
 
     def begun(self, state: State, group: Sequence[int], part: Any) -> State:
         """Send a part that has been made, and lay it."""
@@ -93,12 +107,12 @@ class _Run:
 
     def laid(self, result: Any, block: Any, away: Any, span: Span) -> Any:
         """Write a part of the block of the device so many places above where it belongs."""
-        out = self.job.product.out
+        out = self.job.products[0].out
         at, along = out.index(self.job.dim), out.index(self.split)
         if result is None:  # room, which is not filled: every part has its place
             shape = tuple(size * (self.job.ring.n if place == at else 1) for place, size in enumerate(self.block))
             result = as_varying(lax.empty(shape, block.dtype), varying_axes(block))
-        starts: list[Any] = [0] * len(out)
-        starts[along] = span[0]
+        starts = [jnp.int32(0)] * len(out)  # all of one dtype, as the place on the ring is
+        starts[along] += span[0]
         starts[at] += self.job.ring.place(away) * self.block[at]
         return lax.dynamic_update_slice(result, block, starts)

@@ -7,22 +7,20 @@ add in the same order: see `gather_einsum`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
 
-from shardwise.runtime.ring_gather import Gather, gather
+from shardwise.runtime.ring_derivatives import gather_ring, rotation, scatter_ring, spread_ring
+from shardwise.runtime.ring_gather import Gather
 from shardwise.runtime.ring_paths import Ring, Schedule, Way
 from shardwise.runtime.ring_products import Numbers, Product, Term, as_varying, product, varying_axes
-from shardwise.runtime.ring_rotate import Rotation, rotate, rotate_back
-from shardwise.runtime.ring_scatter import Scatter, scatter
-from shardwise.runtime.ring_spread import Spread, spread
+from shardwise.runtime.ring_rotate import Rotation
+from shardwise.runtime.ring_scatter import Scatter
+from shardwise.runtime.ring_spread import Spread
 
 Axes = str | Sequence[str]
-Others = tuple[tuple[Any, ...], ...]
 
 
 def gather_einsum(
@@ -65,7 +63,7 @@ def gather_einsum(
         return product([arrays[k] for k in order], wanted, numbers)
     job = Gather(_ring(axes, n), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save), numbers)
     block, *others = _all_varying([arrays[k] for k in order], job.ring)
-    return _gathered(job, block, (tuple(others),))[0]
+    return gather_ring(job, block, [others])[0]
 
 
 def einsum_scatter(
@@ -94,7 +92,7 @@ def einsum_scatter(
     if n == 1:
         return product(arrays, wanted, numbers)
     job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll, save), numbers)
-    return _scattered(job, (tuple(_all_varying(arrays, job.ring)),))
+    return scatter_ring(job, [_all_varying(arrays, job.ring)])
 
 
 def einsum_gather(
@@ -117,8 +115,8 @@ def einsum_gather(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return product(arrays, wanted, numbers)
-    job = Spread(_ring(axes, n), dim, wanted, Schedule(way, chunks, unroll), numbers)
-    return _spread(job, tuple(_all_varying(arrays, job.ring)))
+    job = Spread(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
+    return spread_ring(job, [_all_varying(arrays, job.ring)])
 
 
 def rotate_einsum(
@@ -142,7 +140,7 @@ def rotate_einsum(
     assert all(dim in term for term in all_terms), f"{dim} is not in both operands"
     job = Rotation(axes, n, dim, wanted, Numbers(precision, preferred_element_type, accumulate))
     varying = varying_axes(*arrays, *(jax.lax.axis_index(axis) for axis in axes))
-    return _rotated(job, tuple(as_varying(array, varying) for array in arrays))
+    return rotation(job, [as_varying(array, varying) for array in arrays])
 
 
 def _ring(axes: Axes, n: int) -> Ring:
@@ -162,121 +160,7 @@ def _without_lone(
     arrays, found = [], []
     for k, (array, term) in enumerate(zip(operands, terms, strict=True)):
         elsewhere = {keep, *out, *(dim for j, other in enumerate(terms) if j != k for dim in other)}
-        lone = tuple(place for place, dim in enumerate(term) if dim not in elsewhere)
-        arrays.append(array.sum(axis=lone) if lone else array)
-        found.append(tuple(dim for dim in term if dim in elsewhere))
+        kept = tuple(dim for dim in term if dim in elsewhere)
+        arrays.append(product([array], Product((tuple(term),), kept), Numbers()))  # in its dtype, as jnp.einsum does
+        found.append(kept)
     return arrays, found
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _gathered(job: Gather, block: Any, others: Others) -> list[Any]:
-    return gather(job, block, others)
-
-
-def _gathered_forward(job: Gather, block: Any, others: Others) -> tuple[list[Any], Any]:
-    if not job.schedule.save:
-        return _gathered(job, block, others), (block, None, others)
-    *made, kept = _gathered(_keeping(job, job.products), block, (*others, ()))
-    return made, (block, kept, others)
-
-
-def _gathered_backward(job: Gather, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, Any]:
-    """The block's cotangent is a scattering ring; those of the others are products with the gathered array."""
-    block, kept, others = residuals
-    sums = tuple(Product((wanted.out, *wanted.terms[1:]), job.block) for wanted in job.products)
-    arrays = tuple((ct, *rest) for ct, rest in zip(cotangents, others, strict=True))
-    back = _scattered(Scatter(job.ring, job.dim, sums, job.schedule, job.numbers.backwards), arrays)
-    wanted, factors = [], []
-    for made, rest, ct in zip(job.products, others, cotangents, strict=True):
-        for j in range(len(rest)):
-            left = made.terms[1 : 1 + j] + made.terms[2 + j :]
-            wanted.append(Product((job.block, made.out, *left), made.terms[1 + j]))
-            factors.append((ct, *rest[:j], *rest[j + 1 :]))
-    again = replace(job, products=tuple(wanted), numbers=job.numbers.backwards)
-    found = iter(_gathered(again, block, tuple(factors)) if kept is None else _whole(again, kept, factors))
-    return back.astype(block.dtype), tuple(tuple(next(found).astype(a.dtype) for a in rest) for rest in others)
-
-
-_gathered.defvjp(_gathered_forward, _gathered_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scattered(job: Scatter, operands: Others) -> Any:
-    return scatter(job, operands)
-
-
-def _scattered_backward(job: Scatter, operands: Others, cotangent: Any) -> tuple[Any]:
-    """One gathering ring brings the cotangent's blocks to the products of all operands."""
-    out = job.products[0].out
-    wanted, factors = [], []
-    for made, arrays in zip(job.products, operands, strict=True):
-        for j in range(len(arrays)):
-            wanted.append(Product((out, *made.terms[:j], *made.terms[j + 1 :]), made.terms[j]))
-            factors.append((*arrays[:j], *arrays[j + 1 :]))
-    again = Gather(job.ring, job.dim, out, tuple(wanted), job.schedule, job.numbers.backwards)
-    found = iter(_once(again, cotangent, factors))
-    return (tuple(tuple(next(found).astype(a.dtype) for a in arrays) for arrays in operands),)
-
-
-_scattered.defvjp(lambda job, operands: (_scattered(job, operands), operands), _scattered_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _spread(job: Spread, operands: tuple[Any, ...]) -> Any:
-    return spread(job, operands)
-
-
-def _spread_backward(job: Spread, operands: tuple[Any, ...], cotangent: Any) -> tuple[Any]:
-    """A ring brings every device the sum of its block's cotangents; the rest are products on the spot."""
-    made = job.product
-    schedule = replace(job.schedule, chunks=1)
-    back = Scatter(job.ring, job.dim, (Product((made.out,), made.out),), schedule, job.numbers.backwards)
-    block = _scattered(back, ((cotangent,),))
-    found = []
-    for j, (array, term) in enumerate(zip(operands, made.terms, strict=True)):
-        wanted = Product((made.out, *made.terms[:j], *made.terms[j + 1 :]), term)
-        found.append(product([block, *operands[:j], *operands[j + 1 :]], wanted, job.numbers.backwards).astype(array.dtype))
-    return (tuple(found),)
-
-
-_spread.defvjp(lambda job, operands: (_spread(job, operands), operands), _spread_backward)
-
-
-def _once(job: Gather, block: Any, others: Sequence[Sequence[Any]]) -> list[Any]:
-    """Gather a block for several products; with `save` those that would be running sums take all of it at the end.
-
-    One product with the whole is quicker than n additions; the others hide the transfers.
-    """
-    in_blocks = [job.dim in wanted.out for wanted in job.products]
-    if not job.schedule.save or all(in_blocks) or not any(in_blocks):
-        return _gathered(job, block, tuple(map(tuple, others)))
-    now = tuple(wanted for wanted, early in zip(job.products, in_blocks, strict=True) if early)
-    factors = [tuple(arrays) for arrays, early in zip(others, in_blocks, strict=True) if early]
-    *made, kept = _gathered(_keeping(job, now), block, (*factors, ()))
-    at_once, found = _whole(job, kept, others, in_blocks), iter(made)
-    return [next(found) if early else later for early, later in zip(in_blocks, at_once, strict=True)]
-
-
-def _whole(job: Gather, kept: Any, others: Sequence[Sequence[Any]], left_out: Sequence[bool] = ()) -> list[Any]:
-    """The products with the gathered array, None for those that are left out."""
-    skipped = left_out or [False] * len(others)
-    return [
-        None if skip else product([kept, *arrays], wanted, job.numbers)
-        for wanted, arrays, skip in zip(job.products, others, skipped, strict=True)
-    ]
-
-
-def _keeping(job: Gather, products: tuple[Product, ...]) -> Gather:
-    """With one product more, of the block alone: the gathered array."""
-    return replace(job, products=(*products, Product((job.block,), job.block)))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _rotated(job: Rotation, operands: tuple[Any, ...]) -> Any:
-    return rotate(job, operands)
-
-
-_rotated.defvjp(
-    lambda job, operands: (_rotated(job, operands), operands),
-    lambda job, operands, cotangent: (tuple(rotate_back(job, operands, cotangent)),),
-)
