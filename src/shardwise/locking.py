@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from shardwise import writing
 from shardwise.compiled import lock
 from shardwise.compiled.drift import difference, report, versions_lines
 from shardwise.compiled.lock import Entry, Lock, Made
@@ -24,20 +25,32 @@ def run(options: argparse.Namespace) -> int:
     files = [name for name in options.what if ":" not in name]
     functions = [name for name in options.what if ":" in name]
     if options.check or options.update:
-        path = _one_file(files, options)
+        name = _one_file(files, options)
         _refuse_making(options)
-        return _again(path, functions, update=options.update)
+        return _again(_to_write(name) if options.update else Path(name), functions, update=options.update)
     if files or not functions:
         given = f"{files[0]!r} names no function: write" if files else "name a function:"
         raise ShardwiseError(f"{given} module:function, as train.py:step; --check compares what is locked already")
-    return _lock_functions(Path(options.output or FILE), functions, options)
+    return _lock_functions(_to_write(FILE if options.output is None else options.output), functions, options)
 
 
-def _one_file(files: list[str], options: argparse.Namespace) -> Path:
-    named = [*files, *([options.output] if options.output else [])]
+def _one_file(files: list[str], options: argparse.Namespace) -> str:
+    named = [*files, *([] if options.output is None else [options.output])]
     if len(named) > 1:
         raise ShardwiseError(f"{' and '.join(named)}: one lock file at a time")
-    return Path(named[0] if named else FILE)
+    return named[0] if named else FILE
+
+
+def _to_write(name: str) -> Path:
+    """A lock file by its name, refused early where it could not be written.
+
+    Raises:
+        FileError: the system refuses it, or it is no file that is read and written again.
+    """
+    writing.check(name)
+    if writing.streams(name):
+        raise FileError(f"{one_line(name)}: a lock file is read and written again, and this holds nothing: name a file")
+    return Path(name)
 
 
 def _refuse_making(options: argparse.Namespace) -> None:
@@ -58,13 +71,11 @@ def _refuse_making(options: argparse.Namespace) -> None:
 def _lock_functions(path: Path, functions: list[str], options: argparse.Namespace) -> int:
     if options.name and len(functions) > 1:
         raise ShardwiseError(f"--name {options.name}: it names one function, and {len(functions)} are given")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: there is no folder {path.parent}")
-    held = lock.read(path) if path.exists() else Lock()
+    lock.held_in(path)  # a damaged one is told before anything long
     made = [made_by(function, options) for function in functions]
     start(made)
     entries = [_entry(options.name or how.function, how, path) for how in made]
-    _write(path, held, entries)
+    _write(path, entries)
     return 0
 
 
@@ -74,9 +85,16 @@ def _entry(name: str, made: Made, path: Path) -> Entry:
     return lock.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
 
 
-def _write(path: Path, held: Lock, entries: list[Entry]) -> None:
-    merged = held.with_entries(entries)
-    lock.write(path, merged.entries, merged.memory_tolerance)
+def _write(path: Path, entries: list[Entry]) -> None:
+    held = Lock()
+
+    def put(place: str) -> None:
+        nonlocal held
+        held, sure = lock.update(place, entries)
+        if not sure:
+            print(f"shardwise: {path}: its file system has no locks: write one lock file at a time here", file=sys.stderr)
+
+    writing.keeping(str(path), put)
     for entry in entries:
         old = held.find(entry.key)
         count = counted(sum(row.count for row in entry.rows), "collective")
@@ -113,7 +131,7 @@ def _again(path: Path, functions: list[str], *, update: bool) -> int:
         fresh.append(new)
         drifted += not update and _compare(held, old, new)
     if update and not failed:
-        _write(path, held, fresh)
+        _write(path, fresh)
     if drifted:
         print(f"\nIf that is meant: shardwise lock --update {path}")
     return 2 if failed else 1 if drifted else 0

@@ -457,7 +457,7 @@ def test_damage_anywhere_gives_an_array_or_a_file_error_and_nothing_else(suffix,
         ("c.npz", "float32", "files that end in .npz are not written; .npy or .safetensors are"),
         ("c", "float32", "files that end in nothing are not written; .npy or .safetensors are"),
         ("folder.npy", "float32", "this is a folder; name a file in it"),
-        ("flder/c.npy", "float32", "there is no file or folder flder in {folder} (did you mean 'folder.npy'?)"),
+        ("flder/c.npy", "float32", "there is no folder flder in {folder} (did you mean 'folder.npy'?)"),
         (
             "c.safetensors:__metadata__",
             "float32",
