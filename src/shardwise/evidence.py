@@ -18,6 +18,7 @@ from shardwise.compiled.lock import Made
 from shardwise.errors import AuditMismatchError, DeviceError, ShardwiseError
 from shardwise.loading import arguments, check_call, load_function
 from shardwise.mesh import Mesh
+from shardwise.projects import Roots
 from shardwise.session import WIDE, choose_devices, enough_bits, mesh_on, progress
 
 MOST_SIMULATED = 512
@@ -52,21 +53,22 @@ def made_by(function: str, options: argparse.Namespace) -> Made:
     return Made(function, **given)
 
 
-def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False) -> Any:
+def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None) -> Any:
     """Compile a function as the command line says it: for the devices at hand, or for those of `made.on`.
 
     Args:
         folder: where modules are looked for beside the current folder.
         started: the devices have been chosen already (`start`).
+        inside: the folders of the project that functions are imported from; None for any.
     """
     grid = Mesh.parse(made.mesh) if made.mesh else None
     with users_output_aside():
         with progress("starting JAX"):
             if not started:
                 start([made])
-            function = load_function(made.function, folder)
+            function = load_function(made.function, folder, inside)
         mesh = _mesh(grid, made)
-        args = arguments(made.args, mesh, folder) if made.args else ()
+        args = arguments(made.args, mesh, folder, inside) if made.args else ()
         check_call(made.function, function, args)
         with progress(f"compiling {made.function}"), enough_bits(_widest(args)):
             return _compile(function, args, mesh, made.on)

@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 from shardwise import writing
+from shardwise.chips.topology import Topology
 from shardwise.compiled import lock
 from shardwise.compiled.drift import difference, report, versions_lines
 from shardwise.compiled.lock import Entry, Lock, Made
 from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, one_line
 from shardwise.evidence import compiled, made_by, start, versions
+from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
+from shardwise.projects import project_of
 
 FILE = "comms.lock"
 
@@ -27,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     if options.check or options.update:
         name = _one_file(files, options)
         _refuse_making(options)
-        return _again(_to_write(name) if options.update else Path(name), functions, update=options.update)
+        return _again(_to_write(name) if options.update else Path(name), functions, options)
     if files or not functions:
         given = f"{files[0]!r} names no function: write" if files else "name a function:"
         raise ShardwiseError(f"{given} module:function, as train.py:step; --check compares what is locked already")
@@ -74,14 +77,14 @@ def _lock_functions(path: Path, functions: list[str], options: argparse.Namespac
     lock.held_in(path)  # a damaged one is told before anything long
     made = [made_by(function, options) for function in functions]
     start(made)
-    entries = [_entry(options.name or how.function, how, path) for how in made]
+    entries = [_entry(options.name or how.function, how, path, options) for how in made]
     _write(path, entries)
     return 0
 
 
-def _entry(name: str, made: Made, path: Path) -> Entry:
+def _entry(name: str, made: Made, path: Path, options: argparse.Namespace) -> Entry:
     folder = path.absolute().parent
-    audit = compiled(made, folder, started=True)
+    audit = compiled(made, folder, started=True, inside=None if options.allow_outside else project_of(path))
     return lock.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
 
 
@@ -107,34 +110,57 @@ def _write(path: Path, entries: list[Entry]) -> None:
 # Checking.
 
 
-def _again(path: Path, functions: list[str], *, update: bool) -> int:
-    """Compile what is locked again, and compare or overwrite."""
+def _again(path: Path, functions: list[str], options: argparse.Namespace) -> int:
+    """Compile what is locked again, and compare or overwrite; an entry that cannot be compiled holds up no other."""
     held = lock.read(path)
     chosen = _chosen(held, functions)
-    start([entry.made for entry in chosen if entry.made is not None])
+    start([entry.made for entry in chosen if entry.made is not None and _is_sound(entry.made)])
     fresh: list[Entry] = []
     failed = drifted = 0
     for old in chosen:
         if old.made is None:
             print(f"{one_line(old.key)}: made by a test, which holds to it; not compiled here")
             continue
-        try:
-            new = _entry(old.name, old.made, path)
-            if new.target != old.target:
-                raise ShardwiseError(
-                    f"it compiles for {new.target} here: check it where {old.target} is, or name its --platform"
-                )
-        except ShardwiseError as error:
+        new = _made_again(old, old.made, path, options)
+        if new is None:
             failed += 1
-            print(f"shardwise: {one_line(old.key)}: {error}", file=sys.stderr)
             continue
         fresh.append(new)
-        drifted += not update and _compare(held, old, new)
-    if update and not failed:
+        drifted += not options.update and _compare(held, old, new)
+    if options.update and not failed:
         _write(path, fresh)
     if drifted:
         print(f"\nIf that is meant: shardwise lock --update {path}")
     return 2 if failed else 1 if drifted else 0
+
+
+def _is_sound(made: Made) -> bool:
+    """Whether an entry's mesh and devices can be read; compiling it says why not."""
+    try:
+        if made.mesh:
+            Mesh.parse(made.mesh)
+        if made.on:
+            Topology.parse(made.on)
+    except ShardwiseError:
+        return False
+    return True
+
+
+def _made_again(old: Entry, made: Made, path: Path, options: argparse.Namespace) -> Entry | None:
+    """What a locked function compiles to now; None, with the reason on stderr, where it cannot be told."""
+    try:
+        new = _entry(old.name, made, path, options)
+        if new.target == old.target:
+            return new
+        why = f"it compiles for {new.target} here: check it where {old.target} is, or name its --platform"
+    except ShardwiseError as error:
+        why = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's code does, the other entries are compared
+        why = f"{type(error).__name__}: {one_line(str(error))}"
+    print(f"shardwise: {one_line(old.key)}: {why}", file=sys.stderr)
+    return None
 
 
 def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:

@@ -90,7 +90,7 @@ def test_files(tmp_path):
     lock.write(path, [STEP], 0.05)
     assert lock.read(path) == Lock((STEP,), 0.05)
     assert [each.name for each in tmp_path.iterdir()] == ["comms.lock"]
-    with pytest.raises(FileError, match="nowhere/comms.lock: there is no folder nowhere in .*: make it, or name another"):
+    with pytest.raises(FileError, match=r"nowhere/comms.lock: there is no folder nowhere in .*: make it, or name another"):
         lock.write(tmp_path / "nowhere" / "comms.lock", [STEP])
 
 
