@@ -141,7 +141,8 @@ def replacing(path: AnyPath) -> Iterator[Path]:
             os.replace(beside, target.path)
         finally:
             _dropped(beside)  # where it has not taken its place
-            os.close(descriptor)  # the last, as the lock on it says that it is alive
+            with contextlib.suppress(OSError):  # its content is on the disk, or given up
+                os.close(descriptor)  # the last, as the lock on it says that it is alive
         _settle(target.folder)
 
 

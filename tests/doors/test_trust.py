@@ -1,4 +1,4 @@
-"""What a user's function or a lock file may do while it is traced: ending the program proves nothing, nor does one from outside."""
+"""What a user's function or a lock file may do while it is traced; ending the program is no proof."""
 
 from __future__ import annotations
 
