@@ -150,9 +150,13 @@ def check_place(path: str | os.PathLike[str]) -> None:
     """Say early what `save` would say of its target, of which shape and dtype are not known yet.
 
     Raises:
-        FileError: the system refuses it.
+        FileError: the system refuses it, or its name says no format that is written.
     """
-    writing.check(split(os.fsdecode(path))[0] if os.fsdecode(path) else "")
+    name = os.fsdecode(path)
+    target, _ = split(name)
+    writing.check(target if name else "")
+    with _naming(name):
+        _check_suffix(target)
 
 
 # Names and files.
@@ -175,10 +179,10 @@ def split(text: str) -> tuple[Path, str | None]:
     >>> [member for path, member in map(split, ["a.npz:layer:0", "runs:1/a.npy"])]
     ['layer:0', None]
     """
-    colons = [] if Path(text).is_file() else [i for i, letter in enumerate(text) if letter == ":"]
+    colons = [] if os.path.isfile(text) else [i for i, letter in enumerate(text) if letter == ":"]
     for colon in reversed(colons):
         path = Path(text[:colon])
-        if path.is_file() or path.suffix.lower() in (".npz", ".safetensors"):
+        if os.path.isfile(path) or path.suffix.lower() in (".npz", ".safetensors"):
             return path, text[colon + 1 :]
     return Path(text), None
 
@@ -209,11 +213,15 @@ def _missing(path: Path) -> FileError:
 # Writing
 
 
-def _check_form(target: Path, member: str | None, dtype: np.dtype) -> None:
+def _check_suffix(target: Path) -> None:
     suffix = target.suffix.lower()
     if suffix not in WRITTEN:
         raise FileError(f"files that end in {suffix or 'nothing'} are not written; {one_of(WRITTEN)} are")
-    if suffix == ".npy":
+
+
+def _check_form(target: Path, member: str | None, dtype: np.dtype) -> None:
+    _check_suffix(target)
+    if target.suffix.lower() == ".npy":
         if member is not None:
             raise FileError(f"an .npy file holds one array, which has no name; leave off ':{member}'")
         if dtype.isbuiltin == 2:  # a dtype that another package has added to NumPy's own
