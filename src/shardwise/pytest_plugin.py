@@ -40,6 +40,8 @@ class CommsLock:
 
     def __init__(self, config: pytest.Config) -> None:
         given = config.getoption("--comms-lock")
+        if given == "":
+            raise pytest.UsageError("--comms-lock: the name of the file is empty: name one, as comms.lock")
         self.path: Path = config.invocation_params.dir / given if given else config.rootpath / config.getini("comms_lock")
         self.update: bool = config.getoption("--update-comms-lock")
         if self.update and hasattr(config, "workerinput"):
@@ -55,10 +57,13 @@ class CommsLock:
             mesh: the mesh whose axes are named.
             name: by default the function's; of two programs of one function each needs its own.
         """
+        from shardwise import writing
         from shardwise.compiled.drift import report
         from shardwise.compiled.lock import lock_entry
         from shardwise.evidence import versions
 
+        if self.update:
+            writing.check(self.path)  # before anything long
         audit = _audit(subject, args, on, mesh)
         entry = lock_entry(audit, name=name, folder=self.path.parent, versions=versions(audit.target))
         held = self._held()
