@@ -37,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{GREETING}\n\n{_commands(parser)}")
             return 0
         return options.command(options)
-    except SystemExit as stop:  # whatever its code, nothing was shown to be fine
+    except SystemExit as stop:
+        if isinstance(stop.code, int) and 128 < stop.code < 256:  # a signal, which what reads keys passes on
+            return stop.code
+        # Whatever the code, nothing was shown to be fine.
         print(f"shardwise: code that was called ended the program before it was done: SystemExit: {stop.code}", file=sys.stderr)
         return 2
     except ShardwiseError as error:

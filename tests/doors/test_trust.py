@@ -136,9 +136,14 @@ def test_ctrl_c_is_no_error_of_the_function():
 
 
 def test_an_end_that_nothing_foresaw_is_no_success(monkeypatch, capsys):
-    monkeypatch.setattr("shardwise.showing.run", ends)
-    assert main(["show", "A[I_x]", "--mesh", "x=2"]) == 2
-    assert "ended the program before it was done: SystemExit: 0" in said(capsys)
+    for code in (0, None, "done", 256):
+
+        def stops(_, code=code):
+            sys.exit(code)
+
+        monkeypatch.setattr("shardwise.showing.run", stops)
+        assert main(["show", "A[I_x]", "--mesh", "x=2"]) == 2
+        assert f"ended the program before it was done: SystemExit: {code}" in said(capsys)
 
 
 # Entries.
