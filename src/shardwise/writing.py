@@ -240,7 +240,16 @@ def _target(path: AnyPath) -> _Target:
         raise _no_folder(name, Path(real).parent)
     if status is not None and not os.access(real, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is read-only")
+    if status is not None and _is_fixed(status, os.stat(os.path.dirname(real))):
+        raise PermissionError(errno.EPERM, "the file is another user's, in a folder where none may replace another's")
     return _Target(real, status)
+
+
+def _is_fixed(status: os.stat_result, folder: os.stat_result) -> bool:
+    """Whether a sticky folder, as /tmp, keeps a file from all but its owner."""
+    if not folder.st_mode & stat.S_ISVTX or not stat.S_ISREG(status.st_mode):
+        return False
+    return os.geteuid() not in (0, status.st_uid, folder.st_uid)
 
 
 def _descriptor(name: str) -> int | None:

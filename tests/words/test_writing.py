@@ -256,7 +256,7 @@ def test_the_standard_output_is_written_to_even_where_it_is_a_file(tmp_path, nam
         ("a\0b", "a b cannot be written: .*embedded null"),
         ("loop", "cannot be written: Too many levels of symbolic links"),
         ("socket", "this is a socket; name a file"),
-        ("/proc/a.txt", "cannot be written: No such file or directory"),
+        ("/proc/a.txt", "cannot be written: (No such file or directory|Permission denied)"),
     ],
 )
 def test_what_cannot_be_written_is_told_early(tmp_path, monkeypatch, name, message):
@@ -278,6 +278,16 @@ def test_what_the_system_forbids_is_told_early(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _: path != str(tmp_path / "a.txt"))
     with pytest.raises(FileError, match=r"a\.txt cannot be written: the file is read-only: name a file that you may write"):
         writing.check(tmp_path / "a.txt")
+
+
+def test_anothers_file_in_a_sticky_folder_is_told_early(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("old")
+    monkeypatch.setattr(os, "geteuid", lambda: 1 + os.stat(tmp_path).st_uid)
+    writing.check(tmp_path / "a.txt")
+    tmp_path.chmod(0o1777)
+    with pytest.raises(FileError, match=r"a\.txt cannot be written: the file is another user's, in a folder where none may"):
+        writing.check(tmp_path / "a.txt")
+    writing.check(tmp_path / "b.txt")
 
 
 def test_a_name_of_any_length_that_the_system_takes_will_do(tmp_path):
