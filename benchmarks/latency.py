@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from shardwise import writing
+
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 SIZES = {"I": 8192, "J": 1024, "K": 2048}
 PLANS = [
@@ -40,7 +42,7 @@ def main() -> None:
     lines += [f"| {name} | {values[0]} | {values[1]} | {values[2]} |" for name, values in rows]
     print("\n".join(lines[4:]))
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "latency.md").write_text("\n".join(lines) + "\n")
+    writing.write(FOLDER / "latency.md", "\n".join(lines) + "\n")
 
 
 def shown(seconds: list[float], unit: float, name: str) -> tuple[str, str, str]:

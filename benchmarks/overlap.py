@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from shardwise import writing
 from shardwise.compiled.lock import Made
 from shardwise.errors import ShardwiseError
 from shardwise.evidence import start, versions
@@ -62,8 +63,8 @@ def main() -> None:
             kept.pairs.append(measured_pair(target, PAIR))
             kept.took(target, began)
         kept.write()
-        (FOLDER / "overlap.md").write_text(page(kept), encoding="utf-8")
-    (FOLDER / "overlap.md").write_text(page(kept), encoding="utf-8")
+        writing.write(FOLDER / "overlap.md", page(kept))
+    writing.write(FOLDER / "overlap.md", page(kept))
 
 
 class Kept:
@@ -91,7 +92,7 @@ class Kept:
         facts: dict[str, Any] = {"times": f"microseconds, {MODELLED}", "versions": self.versions, "seconds": self.seconds}
         facts |= {"faults": self.faults, "rows": [facts_of(row) for row in self.rows]}
         facts |= {"pairs": [facts_of(pair) for pair in self.pairs]}
-        self.path.write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        writing.write(self.path, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
 
 
 def compile_cases(target: str, kept: Kept) -> None:

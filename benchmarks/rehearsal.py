@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shardwise import writing
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "rehearsal.md"
 GOLDEN = ROOT / "tests" / "golden" / "texts" / "jax-0.12"
@@ -63,7 +65,7 @@ def main() -> None:
             f"{found['replay']:.2f} | {found['collectives']} |"
         )
         print(lines[-1], flush=True)
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    writing.write(PAGE, "\n".join(lines) + "\n")
 
 
 def child(*arguments: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, Case
+from shardwise import writing
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 
@@ -147,7 +148,7 @@ def write(rows: list[dict[str, Any]]) -> None:
     import jax
 
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "contractions.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    writing.write(FOLDER / "contractions.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     made_with = f"JAX {jax.__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} cores, float32"
     head = (
         "# Planned contractions on simulated devices\n\n"
@@ -156,7 +157,7 @@ def write(rows: list[dict[str, Any]]) -> None:
         "slower the chosen program is than the fastest of all candidates, each run by itself.\n\n"
         "![Time of jax.jit over the plan's](contractions.svg)\n\n"
     )
-    (FOLDER / "contractions.md").write_text(head + report(rows) + "\n")
+    writing.write(FOLDER / "contractions.md", head + report(rows) + "\n")
     draw(rows)
 
 
@@ -180,7 +181,8 @@ def draw(rows: list[dict[str, Any]]) -> None:
     axes.set_xlabel("time of jax.jit with a sharding constraint / time of the plan (right of 1: the plan is faster)")
     axes.legend()
     figure.tight_layout()
-    figure.savefig(FOLDER / "contractions.svg", metadata={"Date": None})
+    with writing.replacing(FOLDER / "contractions.svg") as beside:
+        figure.savefig(beside, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

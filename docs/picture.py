@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from shardwise import writing
+
 COLOURS = ("#33628f", "#a8530a", "#37732f", "#8a4f7d")
 PATTERNS = ("", "4 3", "1 3", "8 3")  # told apart without colour too
 UNIT = 26
@@ -70,4 +72,4 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).parent.joinpath("images", "headline.svg").write_text(picture(), encoding="utf-8")
+    writing.write(Path(__file__).parent / "images" / "headline.svg", picture())

@@ -30,12 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     try:
         options = parser.parse_args(arguments)
+    except SystemExit as stop:  # argparse has said why
+        return stop.code if isinstance(stop.code, int) else 0
+    try:
         if options.command is None:
             print(f"{GREETING}\n\n{_commands(parser)}")
             return 0
         return options.command(options)
-    except SystemExit as stop:  # argparse has said why
-        return stop.code if isinstance(stop.code, int) else 0
+    except SystemExit as stop:
+        if isinstance(stop.code, int) and 128 < stop.code < 256:  # a signal, which what reads keys passes on
+            return stop.code
+        # Whatever the code, nothing was shown to be fine.
+        print(f"shardwise: code that was called ended the program before it was done: SystemExit: {stop.code}", file=sys.stderr)
+        return 2
     except ShardwiseError as error:
         text = _in_options(str(error))
         print(f"shardwise:\n{text}" if "\n" in text else f"shardwise: {text}", file=sys.stderr)  # a caret keeps its column
@@ -209,7 +216,8 @@ def _evidence_parsers(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"examples:\n  shardwise lock train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n"
         "  shardwise lock --check         exit code 1 and a diff where something changed\n"
-        "  shardwise lock --update        compile everything again and overwrite",
+        "  shardwise lock --update        compile everything again and overwrite\n"
+        "A lock file is trusted as code: --check and --update import and trace the functions that it names.",
     )
     locking.add_argument("what", nargs="*", metavar="module:function", help="functions; with --check or --update the file too")
     _call_options(locking)
@@ -218,6 +226,10 @@ def _evidence_parsers(commands: Any) -> None:
     locking.add_argument("--name", help="the entry's name (default: module:function)")
     locking.add_argument("-o", "--output", metavar="FILE", help="the lock file (default comms.lock)")
     locking.add_argument("--check", action="store_true", help="compile what is locked again and compare; 1 if it drifted")
+    locking.add_argument(
+        "--allow-outside", action="store_true",
+        help="import functions from outside the project too; without it those below the file's folder or the current one",
+    )  # fmt: skip
     locking.add_argument("--update", action="store_true", help="compile what is locked again and overwrite")
     locking.set_defaults(command=lock_command)
     overlapping = commands.add_parser(

@@ -12,11 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from shardwise import writing
 from shardwise.chips.topology import Topology
 from shardwise.compiled.lock import Made
-from shardwise.errors import AuditMismatchError, DeviceError, FileError, ShardwiseError
+from shardwise.errors import AuditMismatchError, DeviceError, ShardwiseError
 from shardwise.loading import arguments, check_call, load_function
 from shardwise.mesh import Mesh
+from shardwise.projects import Roots
 from shardwise.session import WIDE, choose_devices, enough_bits, mesh_on, progress
 
 MOST_SIMULATED = 512
@@ -51,21 +53,22 @@ def made_by(function: str, options: argparse.Namespace) -> Made:
     return Made(function, **given)
 
 
-def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False) -> Any:
+def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None) -> Any:
     """Compile a function as the command line says it: for the devices at hand, or for those of `made.on`.
 
     Args:
         folder: where modules are looked for beside the current folder.
         started: the devices have been chosen already (`start`).
+        inside: the folders of the project that functions are imported from; None for any.
     """
     grid = Mesh.parse(made.mesh) if made.mesh else None
     with users_output_aside():
         with progress("starting JAX"):
             if not started:
                 start([made])
-            function = load_function(made.function, folder)
+            function = load_function(made.function, folder, inside)
         mesh = _mesh(grid, made)
-        args = arguments(made.args, mesh, folder) if made.args else ()
+        args = arguments(made.args, mesh, folder, inside) if made.args else ()
         check_call(made.function, function, args)
         with progress(f"compiling {made.function}"), enough_bits(_widest(args)):
             return _compile(function, args, mesh, made.on)
@@ -201,19 +204,15 @@ def rehearsed(plan: Any, on: str, name: str = "") -> Any:
 def _check_forms(options: argparse.Namespace) -> None:
     if options.json and options.timeline:
         raise ShardwiseError("--json and --timeline are two forms of the same audit: ask for one of them")
-    if options.trace and not Path(options.trace).parent.is_dir():
-        raise FileError(f"--trace {options.trace}: there is no folder {Path(options.trace).parent}")
+    if options.trace is not None:
+        writing.check(options.trace)
 
 
 def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     """Print an audit; of a plan also whether it was compiled as planned: 1 where it was not."""
     from shardwise.compiled.export import facts
 
-    if options.trace:
-        try:
-            found.timeline(options.hardware).save(options.trace)
-        except OSError as error:
-            raise FileError(f"--trace {options.trace}: cannot be written: {error.strerror or error}") from None
+    line: Any = found.timeline(options.hardware) if options.trace is not None or options.timeline else None
     differs = None if plan is None else _differs(found, plan)
     if options.json:
         certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
@@ -223,7 +222,9 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
         if plan is not None:
             print("\n" + (differs or "compiled as planned: the same collectives, axes and bytes"))
         if options.timeline:
-            print(f"\n{found.timeline(options.hardware)}")
+            print(f"\n{line}")
+    if options.trace is not None:
+        writing.keeping(options.trace, line.save)
     return 1 if differs else 0
 
 

@@ -16,9 +16,10 @@ from shardwise.compiled.signature import EXAMPLE, check_on, parse_types
 from shardwise.compiled.text.sources import is_users
 from shardwise.errors import CompileError, ShardwiseError, did_you_mean, one_line
 from shardwise.mesh import Mesh
+from shardwise.projects import Roots, check_inside, check_module_inside
 
 
-def load(reference: str, folder: str | Path | None = None) -> Any:
+def load(reference: str, folder: str | Path | None = None, inside: Roots = None) -> Any:
     """Import what `module:name` or `file.py:name` says; the name may be a path, as `Model.step`.
 
     >>> load("math:sqrt")(4.0)
@@ -26,22 +27,30 @@ def load(reference: str, folder: str | Path | None = None) -> Any:
 
     Args:
         folder: where a file or module is looked for beside the current folder.
+        inside: the folders of a project: what lies outside them, or is installed, is not imported.
 
     Raises:
-        CompileError: there is no such module or name, or importing it raises; with the user's own error and its line.
+        CompileError: there is no such module or name, or importing it raises, with the user's own error and its line; or
+            it lies outside.
     """
     where, colon, path = reference.rpartition(":")
     if not colon or not where or not all(part.isidentifier() for part in path.split(".")):
         raise CompileError(f"{reference!r} names no function: write module:function or file.py:function, as train.py:step")
     folders = [os.getcwd(), *([os.path.abspath(folder)] if folder is not None else [])]
     sys.path[:0] = [entry for entry in folders if entry not in sys.path]
-    found = _import_file(where, folders) if where.endswith(".py") or os.sep in where else _import_module(where)
+    if where.endswith(".py") or os.sep in where:
+        found = _import_file(where, folders, inside)
+    else:
+        check_inside(where, _places_of(where), inside)
+        found = _import_module(where)
     walked = where
     for part in path.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise CompileError(f"{walked} has no {part!r}{did_you_mean(part, _public(found))}") from None
+        check_module_inside(walked, found, inside)
+        with _users_errors(f"{walked} does not give {part}"):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                raise CompileError(f"{walked} has no {part!r}{did_you_mean(part, _public(found))}") from None
         walked += f".{part}"
     return found
 
@@ -50,13 +59,13 @@ def _public(found: Any) -> list[str]:
     return [name for name in dir(found) if not name.startswith("__")]
 
 
-def load_function(reference: str, folder: str | Path | None = None) -> Callable[..., Any]:
+def load_function(reference: str, folder: str | Path | None = None, inside: Roots = None) -> Callable[..., Any]:
     """Import a function; see `load`.
 
     Raises:
         CompileError: it cannot be imported, or is not callable.
     """
-    found = load(reference, folder)
+    found = load(reference, folder, inside)
     if not callable(found):
         raise CompileError(f"{reference} is {_kind(found)} and not a function: name one, as train.py:step")
     return found
@@ -79,10 +88,22 @@ def _import_module(name: str) -> Any:
             ) from None
 
 
-def _import_file(where: str, folders: list[str]) -> Any:
+def _places_of(name: str) -> list[str]:
+    """Where a module's outermost package lies, found without importing it; nowhere for what is built in."""
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):  # as of __main__, which nothing was imported from
+        return []
+    if spec is None:
+        return [os.getcwd()]  # importing it says that there is none
+    return [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
+
+
+def _import_file(where: str, folders: list[str], inside: Roots) -> Any:
     path = next((path for path in (Path(base, where) for base in folders) if path.is_file()), None)
     if path is None:
         raise CompileError(f"there is no file {where}")
+    check_inside(where, [str(path)], inside)
     path = path.resolve()
     if (path.parent / "__init__.py").exists():
         return _import_in_package(path)
@@ -146,19 +167,20 @@ def _line_of(error: BaseException) -> str:
 # Arguments.
 
 
-def arguments(text: str, mesh: Any, folder: str | Path | None = None) -> tuple[Any, ...]:
+def arguments(text: str, mesh: Any, folder: str | Path | None = None, inside: Roots = None) -> tuple[Any, ...]:
     """What `--args` says: types, or a function that returns the arguments.
 
     Args:
         text: `"bfloat16[8192@x,1024] int32[]"`, or `module:function`; that function is given `mesh=` if it takes one.
         mesh: a JAX mesh (one without devices will do) or None.
+        folder, inside: as `load` takes them.
 
     Raises:
         ShardwiseError: the text is no types, or its layouts do not fit the mesh, or the function raises.
     """
     if ":" not in text or "[" in text:
         return shape_structs(text, mesh)
-    function = load_function(text, folder)
+    function = load_function(text, folder, inside)
     with _users_errors(f"--args {text} raises"):
         made = function(mesh=mesh) if "mesh" in _parameters(function) else function()
     return made if isinstance(made, tuple) else (made,)

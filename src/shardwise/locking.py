@@ -7,12 +7,16 @@ import os
 import sys
 from pathlib import Path
 
+from shardwise import writing
+from shardwise.chips.topology import Topology
 from shardwise.compiled import lock
 from shardwise.compiled.drift import difference, report, versions_lines
 from shardwise.compiled.lock import Entry, Lock, Made
 from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, one_line
 from shardwise.evidence import compiled, made_by, start, versions
+from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
+from shardwise.projects import project_of
 
 FILE = "comms.lock"
 
@@ -24,20 +28,32 @@ def run(options: argparse.Namespace) -> int:
     files = [name for name in options.what if ":" not in name]
     functions = [name for name in options.what if ":" in name]
     if options.check or options.update:
-        path = _one_file(files, options)
+        name = _one_file(files, options)
         _refuse_making(options)
-        return _again(path, functions, update=options.update)
+        return _again(_to_write(name) if options.update else Path(name), functions, options)
     if files or not functions:
         given = f"{files[0]!r} names no function: write" if files else "name a function:"
         raise ShardwiseError(f"{given} module:function, as train.py:step; --check compares what is locked already")
-    return _lock_functions(Path(options.output or FILE), functions, options)
+    return _lock_functions(_to_write(FILE if options.output is None else options.output), functions, options)
 
 
-def _one_file(files: list[str], options: argparse.Namespace) -> Path:
-    named = [*files, *([options.output] if options.output else [])]
+def _one_file(files: list[str], options: argparse.Namespace) -> str:
+    named = [*files, *([] if options.output is None else [options.output])]
     if len(named) > 1:
         raise ShardwiseError(f"{' and '.join(named)}: one lock file at a time")
-    return Path(named[0] if named else FILE)
+    return named[0] if named else FILE
+
+
+def _to_write(name: str) -> Path:
+    """A lock file by its name, refused early where it could not be written.
+
+    Raises:
+        FileError: the system refuses it, or it is no file that is read and written again.
+    """
+    writing.check(name)
+    if writing.streams(name):
+        raise FileError(f"{one_line(name)}: a lock file is read and written again, and this holds nothing: name a file")
+    return Path(name)
 
 
 def _refuse_making(options: argparse.Namespace) -> None:
@@ -58,25 +74,30 @@ def _refuse_making(options: argparse.Namespace) -> None:
 def _lock_functions(path: Path, functions: list[str], options: argparse.Namespace) -> int:
     if options.name and len(functions) > 1:
         raise ShardwiseError(f"--name {options.name}: it names one function, and {len(functions)} are given")
-    if not path.absolute().parent.is_dir():
-        raise FileError(f"{path}: there is no folder {path.parent}")
-    held = lock.read(path) if path.exists() else Lock()
+    lock.held_in(path)  # a damaged one is told before anything long
     made = [made_by(function, options) for function in functions]
     start(made)
-    entries = [_entry(options.name or how.function, how, path) for how in made]
-    _write(path, held, entries)
+    entries = [_entry(options.name or how.function, how, path, options) for how in made]
+    _write(path, entries)
     return 0
 
 
-def _entry(name: str, made: Made, path: Path) -> Entry:
+def _entry(name: str, made: Made, path: Path, options: argparse.Namespace) -> Entry:
     folder = path.absolute().parent
-    audit = compiled(made, folder, started=True)
+    audit = compiled(made, folder, started=True, inside=None if options.allow_outside else project_of(path))
     return lock.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
 
 
-def _write(path: Path, held: Lock, entries: list[Entry]) -> None:
-    merged = held.with_entries(entries)
-    lock.write(path, merged.entries, merged.memory_tolerance)
+def _write(path: Path, entries: list[Entry]) -> None:
+    held = Lock()
+
+    def put(place: str) -> None:
+        nonlocal held
+        held, sure = lock.update(place, entries)
+        if not sure:
+            print(f"shardwise: {path}: its file system has no locks: write one lock file at a time here", file=sys.stderr)
+
+    writing.keeping(str(path), put)
     for entry in entries:
         old = held.find(entry.key)
         count = counted(sum(row.count for row in entry.rows), "collective")
@@ -89,34 +110,57 @@ def _write(path: Path, held: Lock, entries: list[Entry]) -> None:
 # Checking.
 
 
-def _again(path: Path, functions: list[str], *, update: bool) -> int:
-    """Compile what is locked again, and compare or overwrite."""
+def _again(path: Path, functions: list[str], options: argparse.Namespace) -> int:
+    """Compile what is locked again, and compare or overwrite; an entry that cannot be compiled holds up no other."""
     held = lock.read(path)
     chosen = _chosen(held, functions)
-    start([entry.made for entry in chosen if entry.made is not None])
+    start([entry.made for entry in chosen if entry.made is not None and _is_sound(entry.made)])
     fresh: list[Entry] = []
     failed = drifted = 0
     for old in chosen:
         if old.made is None:
             print(f"{one_line(old.key)}: made by a test, which holds to it; not compiled here")
             continue
-        try:
-            new = _entry(old.name, old.made, path)
-            if new.target != old.target:
-                raise ShardwiseError(
-                    f"it compiles for {new.target} here: check it where {old.target} is, or name its --platform"
-                )
-        except ShardwiseError as error:
+        new = _made_again(old, old.made, path, options)
+        if new is None:
             failed += 1
-            print(f"shardwise: {one_line(old.key)}: {error}", file=sys.stderr)
             continue
         fresh.append(new)
-        drifted += not update and _compare(held, old, new)
-    if update and not failed:
-        _write(path, held, fresh)
+        drifted += not options.update and _compare(held, old, new)
+    if options.update and not failed:
+        _write(path, fresh)
     if drifted:
         print(f"\nIf that is meant: shardwise lock --update {path}")
     return 2 if failed else 1 if drifted else 0
+
+
+def _is_sound(made: Made) -> bool:
+    """Whether an entry's mesh and devices can be read; compiling it says why not."""
+    try:
+        if made.mesh:
+            Mesh.parse(made.mesh)
+        if made.on:
+            Topology.parse(made.on)
+    except ShardwiseError:
+        return False
+    return True
+
+
+def _made_again(old: Entry, made: Made, path: Path, options: argparse.Namespace) -> Entry | None:
+    """What a locked function compiles to now; None, with the reason on stderr, where it cannot be told."""
+    try:
+        new = _entry(old.name, made, path, options)
+        if new.target == old.target:
+            return new
+        why = f"it compiles for {new.target} here: check it where {old.target} is, or name its --platform"
+    except ShardwiseError as error:
+        why = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's code does, the other entries are compared
+        why = f"{type(error).__name__}: {one_line(str(error))}"
+    print(f"shardwise: {one_line(old.key)}: {why}", file=sys.stderr)
+    return None
 
 
 def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:

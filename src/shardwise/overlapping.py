@@ -7,13 +7,12 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from shardwise import api
+from shardwise import api, writing
 from shardwise.chips.topology import Topology
 from shardwise.compiled.lock import Made
-from shardwise.errors import FileError, HardwareError, ShardwiseError
+from shardwise.errors import HardwareError, ShardwiseError
 from shardwise.evidence import start, versions
 from shardwise.measure import overlap
 from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
@@ -33,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
     """Compile the corpus, or a part of it, for a target, and print a row for each case as it comes."""
     target = str(_known(options.on))
     wanted = overlap.cases(target, options.kinds, options.sizes)
-    if options.json and not Path(options.json).parent.is_dir():
-        raise FileError(f"--json {options.json}: there is no folder {Path(options.json).parent}")
+    if options.json is not None:
+        writing.check(options.json)
     start([Made("bench-overlap", on=target)])
     print(f"{target}, mesh x={Topology.parse(target).size}, bfloat16; times {MODELLED}")
     rows: list[Row] = []
@@ -42,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
         with progress(f"compiling {case.kind} {case.size}"):
             rows.append(measured(case))
         _print(rows[-1], first=len(rows) == 1)
-        if options.json:
+        # A file holds the rows so far; what passes them on, as a pipe, is given all at once.
+        if options.json is not None and (len(rows) == len(wanted) or not writing.streams(options.json)):
             _write(options.json, target, rows)
     print("\n" + "\n".join(overlap.sentences(overlap.summarised(rows))))
     return 0
@@ -73,10 +73,8 @@ def _write(path: str, target: str, rows: list[Row]) -> None:
         "rows": [overlap.facts_of(row) for row in rows],
         "summary": dataclasses.asdict(overlap.summarised(rows)),
     }
-    try:
-        Path(path).write_text(json.dumps(facts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"--json {path}: cannot be written: {error.strerror or error}") from None
+    text = json.dumps(facts, ensure_ascii=False, indent=2) + "\n"
+    writing.keeping(path, lambda place: writing.write(place, text))
 
 
 # One case.

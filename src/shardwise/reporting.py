@@ -7,7 +7,7 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise import __version__
+from shardwise import __version__, writing
 from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
 from shardwise.planning.plan import Ranking
 
@@ -31,13 +31,10 @@ class Report:
         """Write the page; its name ends with `.html`.
 
         Raises:
-            FileError: the name says another form, or the file cannot be written.
+            FileError: the name says another form, or the file cannot be written; then one that stood there still does.
         """
-        said = check_form(path)
-        try:
-            Path(path).write_text(self.html, encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise FileError(f"{said} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        check_form(path)
+        writing.write(path, self.html)
 
     def _repr_html_(self) -> str:
         # A frame of its own: the page's styles and keys stay apart from the notebook's.
@@ -97,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
     from shardwise import api
     from shardwise.notation import parse, parse_sizes, sizes_padded_on
 
+    writing.check(options.output)
     path = check_form(options.output)
     sizes = parse_sizes(options.sizes)
     if options.pad:
@@ -106,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         dtype=options.dtype or "bfloat16", memory_limit=options.memory_limit,
     )  # fmt: skip
     made = report(plan, _rehearsed(plan, options.on) if options.on else None)
-    made.save(options.output)
+    writing.keeping(options.output, made.save)
     print(f"wrote {path}: {len(made.html.encode()) / 1000:,.0f} kB, open it in a browser")
     return 0
 

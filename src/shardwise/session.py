@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise import writing
 from shardwise.errors import DeviceError, FileError, ShardwiseError
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse, parse_sizes, sizes_padded_on
@@ -64,7 +65,7 @@ def _run(
         options.equation, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=dtype, memory_limit=options.memory_limit
     )
     shape = tuple(sizes[dim] for dim in equation.result.dims)
-    if options.output:
+    if options.output is not None:
         check_target(options.output, shape, dtype)  # before anything long
     if not options.json:
         print(ranked.explain(), end="\n\n", flush=True)
@@ -75,17 +76,22 @@ def _run(
         _show(equation, arrays, result, outcome, options)
     else:
         print(json.dumps(_facts(ranked, outcome), ensure_ascii=False, indent=2))
-    if options.output:
+    if options.output is not None:
         _write(options.output, result, shape)
     return 1 if outcome.check is not None and not outcome.check.ok else 0
 
 
 def _check_options(options: argparse.Namespace, equation: Equation) -> None:
+    from shardwise.runtime.files import check_place
+
     if not 1 <= options.runs <= MOST_RUNS:
         raise ShardwiseError(f"--runs {options.runs}: at least one run is needed, and at most {MOST_RUNS} are made")
     if options.seed < 0:
         raise ShardwiseError(f"--seed {options.seed}: a seed is 0 or more")
-    if options.output and equation.result.layout.unreduced:
+    if options.output is None:
+        return
+    check_place(options.output)
+    if equation.result.layout.unreduced:
         raise ShardwiseError(
             f"--output {options.output}: the result {equation.result} is partial sums, of which no file can hold all: "
             "leave off the braces, or the file"
@@ -312,8 +318,8 @@ def _finite(number: float) -> float | None:
 
 
 def _write(path: str, result: Any, shape: tuple[int, ...]) -> None:
-    """Write the result shard by shard, without the zeros of padding."""
-    from shardwise.runtime.files import save
+    """Write the result shard by shard, without the zeros of padding; elsewhere where that fails, as the error says."""
+    from shardwise.runtime.files import save, split
 
     parts = {str(shard.index): shard for shard in result.addressable_shards}
 
@@ -323,5 +329,7 @@ def _write(path: str, result: Any, shape: tuple[int, ...]) -> None:
             kept = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(bounds, shape, strict=True))
             yield kept, np.asarray(shard.data)[tuple(slice(part.stop - part.start) for part in kept)]
 
+    target, member = split(path)
+    named = "" if member is None else f":{member}"
     with progress(f"writing {path}"):
-        save(path, shape, result.dtype, inside())
+        writing.keeping(str(target), lambda place: save(f"{place}{named}", shape, result.dtype, inside()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from shardwise import writing
 from shardwise.errors import FileError, one_line
 from shardwise.mesh import Mesh
 from shardwise.notation import parse_operand, parse_sizes
@@ -20,10 +21,10 @@ FORMS = (".svg", ".html")
 
 def run(options: argparse.Namespace) -> int:
     """Show a layout as the command line says."""
-    if options.output:
+    if options.output is not None:
         check_form(options.output)
     shown = _shown(options)
-    if options.output:
+    if options.output is not None:
         write(picture_of(shown), options.output)
         print(f"wrote {one_line(options.output)}")
     else:
@@ -43,17 +44,18 @@ def _shown(options: argparse.Namespace) -> Placement | Picture:
 
 
 def check_form(path: str) -> None:
-    """Refuse a file whose name says no form that is written.
+    """Refuse early a file whose name says no form that is written, or that the system refuses.
 
     Raises:
-        FileError: it is none of `.svg` and `.html`.
+        FileError: it is none of `.svg` and `.html`, or cannot be written.
     """
+    writing.check(path)
     if Path(path).suffix.lower() not in FORMS:
         raise FileError(f"{one_line(path)}: pictures are written as {' or '.join(FORMS)}: end the name with one of them")
 
 
 def write(picture: Picture, path: str) -> None:
-    """Write a picture as the name of its file says.
+    """Write a picture as the name of its file says; where that fails after all, the error says where it is kept.
 
     Raises:
         FileError: the name says no form, or the file cannot be written; MissingExtraError: HTML without Jinja2.
@@ -65,7 +67,4 @@ def write(picture: Picture, path: str) -> None:
         text = page(picture)
     else:
         text = svg(picture) + "\n"
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise FileError(f"{one_line(path)} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    writing.keeping(path, lambda place: writing.write(place, text))

@@ -18,15 +18,15 @@ OWN = 'shardwise tour "A[I, J_x] · B[J_x, K] -> C[I, K]" --sizes I=4,J=4,K=4 --
 
 def run(options: argparse.Namespace) -> int:
     """Give the tour that the command line names."""
-    if options.output:
+    if options.output is not None:
         check_form(options.output)
     if options.what is None:
-        if options.output or options.sizes or options.mesh:
+        if options.output is not None or options.sizes or options.mesh:
             raise NotationError("a tour of what? name one, as in shardwise tour all-gather; shardwise tour lists them")
         print(greeting())
         return 0
     chosen = _chosen(options)
-    if options.output:
+    if options.output is not None:
         write(document(chosen, options.hardware), options.output)
         print(f"wrote {one_line(options.output)}")
     else:

@@ -101,6 +101,23 @@ def test_a_damaged_file_is_told(pytester, run):
     result.stdout.fnmatch_lines(["*FileError: *comms.lock: not TOML: *"])
 
 
+def test_a_file_that_cannot_be_written_is_told_before_compiling(pytester, run):
+    pytester.makepyfile(TEST.replace("return x.sum(axis=0)", "assert False"))
+    result = run("--update-comms-lock", "--comms-lock", "nowhere/comms.lock")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*FileError: *nowhere/comms.lock: there is no folder nowhere in *"])
+    result = run("--update-comms-lock", "--comms-lock", "")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*--comms-lock: the name of the file is empty: name one*"])
+
+
+def test_a_function_that_ends_the_program_fails_its_test(pytester, run):
+    pytester.makepyfile(TEST.replace("return x.sum(axis=0)", "raise SystemExit(0)"))
+    result = run("--update-comms-lock")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*CompileError: total cannot be traced for these devices: SystemExit: 0*"])
+
+
 def test_loading_it_imports_neither_jax_nor_numpy():
     code = "import sys, shardwise.pytest_plugin; print(sorted({'jax', 'numpy', 'shardwise.compiled'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

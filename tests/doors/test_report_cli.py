@@ -55,7 +55,7 @@ def test_padding_and_limits_are_those_of_a_plan(capsys, tmp_path):
 
 REFUSED = [
     ([*GIVEN, "-o", "a.pdf"], "a.pdf: a report is a page of HTML: end the name with .html"),
-    ([*GIVEN, "-o", "nowhere/a.html"], "nowhere/a.html cannot be written: No such file or directory"),
+    ([*GIVEN, "-o", "nowhere/a.html"], "nowhere/a.html: there is no folder nowhere in "),
     ([*GIVEN, "--on", "v99:2x2"], "v99"),
     (["A[I_q]", "--mesh", "x=4"], "missing arrow"),
 ]

@@ -67,7 +67,7 @@ def test_padding_is_drawn_when_it_is_asked_for(capsys):
 
 REFUSED = [
     (["A[I_x]", *ON, "-o", "a.png"], "a.png: pictures are written as .svg or .html"),
-    (["A[I_x]", *ON, "-o", "/nowhere/a.svg"], "/nowhere/a.svg cannot be written"),
+    (["A[I_x]", *ON, "-o", "/nowhere/a.svg"], "/nowhere/a.svg: there is no folder nowhere in /: make it, or name another"),
     (["A[I_x]", *ON, "--sizes", "Q=3"], "the array has no dimension Q"),
     (["A[I_x, J]", *ON, "--sizes", "I=4"], "no size is given for dimension J"),
     (["A[I_q]", *ON], "the mesh has no axis 'q'"),

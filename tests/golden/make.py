@@ -49,6 +49,7 @@ import numpy as np  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
+from shardwise import writing  # noqa: E402
 from tests.golden.programs import PROGRAMS, Golden  # noqa: E402
 
 TARGETS = ("cpu", "v4:2x2x1", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1", "h100:8")
@@ -175,11 +176,11 @@ def write(program: Golden, target: str) -> str:
         entry["refused"] = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         said = f"refused: {entry['refused']}"
     else:
-        path.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
+        writing.write(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))
         said = f"{len(text):,} characters, {path.stat().st_size:,} bytes packed"
     index["programs"][program.name] = entry
     index["programs"] = dict(sorted(index["programs"].items()))
-    index_path.write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    writing.write(index_path, json.dumps(index, indent=1) + "\n")
     return said
 
 

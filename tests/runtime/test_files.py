@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from shardwise.errors import FileError, MissingExtraError
-from shardwise.runtime import files
+from shardwise.runtime import files, formats
 from shardwise.runtime.files import open_source, save
 
 DTYPES = ["float32", "float64", "float16", "int8", "int32", "complex64", "bool"]
@@ -457,7 +458,7 @@ def test_damage_anywhere_gives_an_array_or_a_file_error_and_nothing_else(suffix,
         ("c.npz", "float32", "files that end in .npz are not written; .npy or .safetensors are"),
         ("c", "float32", "files that end in nothing are not written; .npy or .safetensors are"),
         ("folder.npy", "float32", "this is a folder; name a file in it"),
-        ("flder/c.npy", "float32", "there is no file or folder flder in {folder} (did you mean 'folder.npy'?)"),
+        ("flder/c.npy", "float32", "there is no folder flder in {folder} (did you mean 'folder.npy'?)"),
         (
             "c.safetensors:__metadata__",
             "float32",
@@ -510,6 +511,45 @@ def test_a_full_disk_is_found_before_anything_is_written(tmp_path, monkeypatch):
     with pytest.raises(FileError, match=r"c\.npy: the array needs 12 bytes, and the disk has 10 free; choose another"):
         save(tmp_path / "c.npy", (3,), np.float32, [])
     assert os.listdir(tmp_path) == []
+
+
+def test_room_is_taken_before_anything_is_written(tmp_path):
+    """Writing through a map to a disk that fills up meanwhile would end the process."""
+    code = (
+        "import resource, sys\nimport numpy as np\nfrom shardwise.runtime.files import save\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: save(name, (9999,), np.float32, [((slice(0, 9999),), np.zeros(9999, np.float32))])\n"
+        "    except ValueError as error: print(error)"
+    )
+    names = [f"{tmp_path}/c.npy", f"{tmp_path}/c.safetensors"]
+    for name in names:
+        Path(name).write_bytes(b"old")
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "".join(f"{name}: File too large; check the file's permissions and its disk\n" for name in names)
+    assert [Path(name).read_bytes() for name in names] == [b"old", b"old"]
+    assert len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EOPNOTSUPP, None])
+@pytest.mark.parametrize("name", ["c.npy", "c.safetensors"])
+def test_room_is_taken_where_the_system_knows_no_call_for_it(tmp_path, monkeypatch, name, reason):
+    def refused(*_: int) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    if reason is None:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", refused, raising=False)
+    monkeypatch.setattr(formats, "_ZEROS", 5)
+    parts = [((slice(0, 3),), ROW)]
+    if reason == errno.ENOSPC:
+        with pytest.raises(FileError, match="No space left on device"):
+            save(tmp_path / name, (3,), np.float32, parts)
+        assert os.listdir(tmp_path) == []
+        return
+    save(tmp_path / name, (3,), np.float32, parts)
+    np.testing.assert_array_equal(open_source(tmp_path / name).read((slice(None),)), ROW)
 
 
 def test_a_link_stays_a_link(tmp_path):

@@ -50,7 +50,7 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
     mesh = make_mesh(mesh) if mesh is not None and not isinstance(mesh, AnyMesh) else mesh
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
         traced = traced_here(function, args)
-        lowered = traced.lower()
+        lowered = lowered_here(function, traced)
     compiled = compile_here(lowered)
     grid = _grid(mesh, args, lowered)
     kind, platform = _device(args, mesh)
@@ -147,9 +147,19 @@ def traced_here(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
     try:
         return (function if is_jitted(function) else jax.jit(function)).trace(*args)  # type: ignore[attr-defined]
-    except ShardwiseError:
+    except (ShardwiseError, KeyboardInterrupt):
         raise
-    except Exception as error:  # whatever the user's code raises
+    except BaseException as error:  # whatever the user's code raises, SystemExit too
+        raise CompileError(untraced(function, [error])) from error
+
+
+def lowered_here(function: Callable[..., Any], traced: Any) -> Any:
+    """Lower what is traced; see `traced_here`."""
+    try:
+        return traced.lower()
+    except (ShardwiseError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # rules of lowering may be the user's own
         raise CompileError(untraced(function, [error])) from error
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwise import writing
 from shardwise.compiled.facts import Collective
 from shardwise.errors import FileError, did_you_mean, one_line
 from shardwise.layout import Axes
@@ -24,6 +25,7 @@ MEMORY_TOLERANCE = 0.01
 HEADER = """\
 # What compiled programs put on the wire, and the memory that they need, on each device in one call.
 # Written by `shardwise lock` and by pytest's --update-comms-lock; `shardwise lock --check` compiles again and compares.
+# It is trusted as code: --check imports the functions that are named here, from the files and modules of the project.
 """
 
 
@@ -184,14 +186,30 @@ def write(path: str | Path, entries: Iterable[Entry], memory_tolerance: float = 
     Raises:
         FileError: it cannot be written there.
     """
-    target = Path(path)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text_of(Lock(tuple(entries), memory_tolerance)), encoding="utf-8", newline="\n")
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True) if part.parent.is_dir() else None
-        raise FileError(f"{path}: the lock file cannot be written: {error.strerror or error}") from None
+    writing.write(path, text_of(Lock(tuple(entries), memory_tolerance)))
+
+
+def update(path: str | Path, entries: Iterable[Entry]) -> tuple[Lock, bool]:
+    """Put entries into a lock file, in place of those of the same keys; as many processes as like may do so at once.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("step", "loss"):
+    ...         held, _ = update(f"{folder}/comms.lock", [Entry(name, "v5e:2x4", "x=8", ())])
+    ...     [entry.name for entry in held.entries], [entry.name for entry in read(f"{folder}/comms.lock").entries]
+    (['step'], ['loss', 'step'])
+
+    Returns:
+        What it held before; and whether others were held off meanwhile, which not every file system can.
+
+    Raises:
+        FileError: it cannot be read or written, or another process does not let go of it.
+    """
+    with writing.alone(path) as sure:
+        held = held_in(path)
+        merged = held.with_entries(entries)
+        write(path, merged.entries, merged.memory_tolerance)
+    return held, sure
 
 
 def text_of(lock: Lock) -> str:
@@ -266,6 +284,11 @@ def _escaped(character: str) -> str:
 # Reading.
 
 
+def held_in(path: str | Path) -> Lock:
+    """What a lock file holds; nothing where there is none yet. See `read`."""
+    return read(path) if os.path.exists(path) else Lock()
+
+
 def read(path: str | Path) -> Lock:
     """Read a lock file.
 
@@ -273,13 +296,17 @@ def read(path: str | Path) -> Lock:
         FileError: it is missing, damaged, or of a version that is not known; with the line and the way out.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = writing.read(path)
     except FileNotFoundError:
         raise FileError(f"there is no lock file {path}: write one with `shardwise lock module:function`") from None
     except UnicodeDecodeError as error:
         raise FileError(f"{path}: not a text in UTF-8 (byte {error.start}); {_REPAIR}") from None
     except OSError as error:
         raise FileError(f"{path}: the lock file cannot be read: {error.strerror or error}") from None
+    except FileError:
+        raise
+    except ValueError as error:  # a name with a zero byte
+        raise FileError(f"{one_line(str(path))}: the lock file cannot be read: {error}") from None
     return parse(text, str(path))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
+from shardwise import writing
 from shardwise.errors import FileError, MissingExtraError, did_you_mean
 from shardwise.runtime.formats import (
     CODES,
@@ -28,6 +29,7 @@ from shardwise.runtime.formats import (
     open_npy,
     open_npz,
     open_safetensors,
+    reserve,
     shown,
     slices,
 )
@@ -72,7 +74,7 @@ def open_source(text: str | os.PathLike[str]) -> Source:
     """
     name = os.fsdecode(text)
     with _naming(name):
-        path, member = _split(name)
+        path, member = split(name)
         _check_file(path)
         match path.suffix.lower():
             case ".npy":
@@ -99,9 +101,10 @@ def save(
 ) -> None:
     """Write an array to an .npy or .safetensors file part by part, of which one at a time need be in memory.
 
-    The parts go to a file beside the target, which replaces it at the end: a failure leaves no half-written file, and
-    an older one as it was. Parts may repeat or overlap, and must fill the array. In `"c.safetensors:name"` the array
-    gets that name, and else that of the file. bfloat16 needs .safetensors: the format of .npy has no name for it.
+    The parts go to a file beside the target, which replaces it at the end (`writing.replacing`): a failure leaves no
+    half-written file, and an older one as it was. Parts may repeat or overlap, and must fill the array. In
+    `"c.safetensors:name"` the array gets that name, and else that of the file. bfloat16 needs .safetensors: the format of
+    .npy has no name for it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -117,18 +120,17 @@ def save(
     """
     name, shape, dtype = os.fsdecode(path), tuple(shape), np.dtype(dtype)
     with _naming(name):
-        target, member = _split(name)
-        _check_target(target, member, dtype, math.prod(shape) * dtype.itemsize)
-        pointed_to = target.resolve()  # a link stays a link
-        beside = pointed_to.with_name(f".{pointed_to.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            if target.suffix.lower() == ".npy":
-                _fill(np.lib.format.open_memmap(beside, mode="w+", dtype=dtype, shape=shape), parts)
-            else:
-                _fill(new_safetensors(beside, member or target.stem, shape, dtype), parts)
-            os.replace(beside, pointed_to)
-        finally:
-            beside.unlink(missing_ok=True)
+        target, member = split(name)
+        _check_form(target, member, dtype)
+    _check_room(name, target, math.prod(shape) * dtype.itemsize)
+    with writing.replacing(target) as beside, _naming(name):
+        if target.suffix.lower() == ".npy":
+            values = np.lib.format.open_memmap(beside, mode="w+", dtype=dtype, shape=shape)
+        else:
+            values = new_safetensors(beside, member or target.stem, shape, dtype)
+        if isinstance(values, np.memmap):
+            reserve(beside, values.offset)
+        _fill(values, parts)
 
 
 def check_target(path: str | os.PathLike[str], shape: Sequence[int], dtype: DTypeLike) -> None:
@@ -139,7 +141,22 @@ def check_target(path: str | os.PathLike[str], shape: Sequence[int], dtype: DTyp
     """
     name, dtype = os.fsdecode(path), np.dtype(dtype)
     with _naming(name):
-        _check_target(*_split(name), dtype, math.prod(shape) * dtype.itemsize)
+        target, member = split(name)
+        _check_form(target, member, dtype)
+    _check_room(name, target, math.prod(shape) * dtype.itemsize)
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Say early what `save` would say of its target, of which shape and dtype are not known yet.
+
+    Raises:
+        FileError: the system refuses it, or its name says no format that is written.
+    """
+    name = os.fsdecode(path)
+    target, _ = split(name)
+    writing.check(target if name else "")
+    with _naming(name):
+        _check_suffix(target)
 
 
 # Names and files.
@@ -156,16 +173,16 @@ def _naming(name: str) -> Iterator[None]:
         raise FileError(f"{name}: {error.strerror or error}; check the file's permissions and its disk") from None
 
 
-def _split(text: str) -> tuple[Path, str | None]:
+def split(text: str) -> tuple[Path, str | None]:
     """The path and, after a colon, the array's name: the last colon with a file, or one's suffix, before it.
 
-    >>> [member for path, member in map(_split, ["a.npz:layer:0", "runs:1/a.npy"])]
+    >>> [member for path, member in map(split, ["a.npz:layer:0", "runs:1/a.npy"])]
     ['layer:0', None]
     """
-    colons = [] if Path(text).is_file() else [i for i, letter in enumerate(text) if letter == ":"]
+    colons = [] if os.path.isfile(text) else [i for i, letter in enumerate(text) if letter == ":"]
     for colon in reversed(colons):
         path = Path(text[:colon])
-        if path.is_file() or path.suffix.lower() in (".npz", ".safetensors"):
+        if os.path.isfile(path) or path.suffix.lower() in (".npz", ".safetensors"):
             return path, text[colon + 1 :]
     return Path(text), None
 
@@ -196,15 +213,15 @@ def _missing(path: Path) -> FileError:
 # Writing
 
 
-def _check_target(target: Path, member: str | None, dtype: np.dtype, need_bytes: int) -> None:
+def _check_suffix(target: Path) -> None:
     suffix = target.suffix.lower()
     if suffix not in WRITTEN:
         raise FileError(f"files that end in {suffix or 'nothing'} are not written; {one_of(WRITTEN)} are")
-    if target.is_dir():
-        raise FileError("this is a folder; name a file in it")
-    if not target.parent.is_dir():
-        raise _missing(target.parent)
-    if suffix == ".npy":
+
+
+def _check_form(target: Path, member: str | None, dtype: np.dtype) -> None:
+    _check_suffix(target)
+    if target.suffix.lower() == ".npy":
         if member is not None:
             raise FileError(f"an .npy file holds one array, which has no name; leave off ':{member}'")
         if dtype.isbuiltin == 2:  # a dtype that another package has added to NumPy's own
@@ -215,11 +232,15 @@ def _check_target(target: Path, member: str | None, dtype: np.dtype, need_bytes:
         raise FileError("the format of .safetensors keeps the name __metadata__ for itself; choose another")
     elif dtype.newbyteorder("=") not in map(np.dtype, CODES.values()):
         raise FileError(f"the format of .safetensors has no name for {dtype.name}; convert to float32 first")
-    # Writing through a map to a disk that is full would end the process, so room is looked for first.
-    free_bytes = shutil.disk_usage(target.resolve().parent).free
+
+
+def _check_room(name: str, target: Path, need_bytes: int) -> None:
+    writing.check(target)
+    passed_on = writing.streams(target)  # from a temporary file
+    free_bytes = shutil.disk_usage(tempfile.gettempdir() if passed_on else target.resolve().parent).free
     if need_bytes > free_bytes:
         need = f"the array needs {need_bytes:,} bytes, and the disk has {free_bytes:,} free"
-        raise FileError(f"{need}; choose another disk, or make room")
+        raise FileError(f"{name}: {need}; choose another disk, or make room")
 
 
 def _fill(values: np.ndarray, parts: Iterable[tuple[Index, np.ndarray]]) -> None:

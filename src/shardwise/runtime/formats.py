@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
@@ -30,6 +31,7 @@ CODES: dict[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
 _LONGEST_HEADER = 100_000_000  # bytes; the library refuses more
+_ZEROS = 1 << 20  # bytes written at once
 
 SAVE_AGAIN = "copy it again, or save it again"
 _BEGINNINGS = {b"\x93NUMPY": "a .npy file", b"PK\x03\x04": "a zip archive, as .npz is", b"\x80": "a pickle"}
@@ -332,3 +334,27 @@ def new_safetensors(path: Path, name: str, shape: tuple[int, ...], dtype: np.dty
     if end == 0:
         return np.empty(shape, dtype)
     return np.memmap(path, dtype.newbyteorder("<"), "r+", 8 + len(header), shape)
+
+
+# Room on the disk.
+
+
+def reserve(path: Path, start: int) -> None:
+    """Take the room of a file's content on the disk: through a map, a write that finds none ends the process.
+
+    Args:
+        start: where the content begins, all zeros yet.
+
+    Raises:
+        OSError: the disk is full, or files may not be that large.
+    """
+    end = path.stat().st_size
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, end)
+        except (AttributeError, OSError) as error:  # no such call on this system, or on this file system
+            if getattr(error, "errno", None) not in (None, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            file.seek(start)
+            for begin in range(start, end, _ZEROS):
+                file.write(bytes(min(_ZEROS, end - begin)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise import writing
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
@@ -103,8 +104,12 @@ class Timeline:
         return trace(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the trace as JSON."""
-        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+        """Write the trace as JSON.
+
+        Raises:
+            FileError: the file cannot be written; then one that stood there still does.
+        """
+        writing.write(path, json.dumps(self.chrome_trace()))
 
     def __str__(self) -> str:
         from shardwise.compiled.schedule.gantt import drawn

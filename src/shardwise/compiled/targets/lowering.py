@@ -51,7 +51,9 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], mesh: jax.shar
         with jax.set_mesh(mesh):
             traced = jitted.trace(*homed)
             return Lowering(traced.lower(), replicated, traced=traced)
-    except Exception as error:  # whatever the user's function raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's function raises, SystemExit too
         moved = _moved(function, args, homed, mesh)
         if isinstance(moved, jax.stages.Lowered):
             return Lowering(moved, replicated, moved=True)
@@ -62,12 +64,14 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], mesh: jax.shar
 
 def _moved(
     function: Callable[..., Any], args: Any, homed: Any, mesh: jax.sharding.Mesh
-) -> jax.stages.Lowered | list[Exception]:
+) -> jax.stages.Lowered | list[BaseException]:
     made = portable(function, args, mesh, export_platform(mesh.devices.flat[0].platform))
     if not isinstance(made, Portable):
         return made[1:]  # the first attempt has the mesh in force, as here
     try:
         with jax.set_mesh(mesh):
             return made.lower(homed)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return [error]

@@ -38,7 +38,7 @@ class Portable:
         return jax.jit(self.program.call, donate_argnums=self.donated).lower(*(leaves[index] for index in self.takes))
 
 
-def portable(function: Callable[..., Any], args: Any, mesh: AnyMesh, platform: str) -> Portable | list[Exception]:
+def portable(function: Callable[..., Any], args: Any, mesh: AnyMesh, platform: str) -> Portable | list[BaseException]:
     """Trace a function on the axes of a mesh, or where it is at home, and export it; or return why neither works.
 
     >>> a = jax.ShapeDtypeStruct((8, 2), "float32")
@@ -48,12 +48,14 @@ def portable(function: Callable[..., Any], args: Any, mesh: AnyMesh, platform: s
     """
     unplaced = unplaced_mesh(mesh)
     homed, _ = at_home(args, unplaced)
-    raised = []
+    raised: list[BaseException] = []
     for candidate, in_force in ((homed, unplaced), (args, None), (homed, None)):
         try:
             with jax.sharding.use_abstract_mesh(in_force) if in_force is not None else nullcontext():
                 return _exported(function, candidate, platform)
-        except Exception as error:  # whatever the user's function raises; the caller tells it
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever the user's function raises, SystemExit too; the caller tells it
             raised.append(error)
     return raised
 
