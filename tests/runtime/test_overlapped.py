@@ -25,6 +25,7 @@ from shardwise.planning.fuse import names_of
 from shardwise.planning.plan import Candidate, rank
 from shardwise.planning.problem import Problem, problem
 from shardwise.runtime.execute import planned_function
+from shardwise.steps import EinsumGather, GatherEinsum
 
 NAMES = ("ring", "bidirectional", "scatter", "rotate")
 TYPES = [AxisType.Explicit, AxisType.Auto]
@@ -179,6 +180,46 @@ def test_bfloat16_summed_in_float32(case: Known, name: str):
     narrow = case.einsum(name)(*laid)
     assert narrow.dtype == jnp.bfloat16
     exactly(narrow, got)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("name", [False, "ring", "scatter"])
+def test_small_integers_wrap_around_as_they_do_unsharded(name: str | bool, dtype: str):
+    a, b = np.full((4, 8, 3), 20, dtype), np.full((8, 2), 100, dtype)  # L is summed in A alone, before anything moves
+    text = "A[I, J_x, L] · B[J_x, K] -> C[I_x, K]"
+    got = sw.einsum(text, a, b, mesh=sw.make_mesh("x=4"), overlap=name)
+    wanted = jnp.einsum("ijl,jk->ik", a, b)
+    assert got.dtype == wanted.dtype == dtype
+    exactly(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_multiply_and_gather_with_64_bits(dtype: str):
+    mesh, rng = sw.make_mesh("x=4"), np.random.default_rng(7)
+    a, b = rng.integers(-2, 3, (16, 3)).astype(dtype), rng.integers(-2, 3, (3, 8)).astype(dtype)
+    large = problem(parse(AG), {"I": 16384, "J": 128, "K": 2048}, "x=4", "tpu-v5e")
+    program = rank(large)[0].program
+    assert any(isinstance(step, EinsumGather) for step in program.steps)
+    with jax.enable_x64(True):
+        task = problem(parse(AG), {"I": 16, "J": 3, "K": 8}, "x=4", "tpu-v5e", dtype)
+        laid = [sw.put(array, layout, mesh) for array, layout in ((a, "I_x, J"), (b, "J, K"))]
+        got = planned_function(task, program, mesh)(*laid)
+        assert got.dtype == dtype
+        exactly(got, a.astype(np.int64) @ b.astype(np.int64))
+
+
+def test_what_one_operand_alone_sums_is_summed_before_it_is_gathered():
+    rng = np.random.default_rng(8)
+    a, b = rng.integers(-2, 3, (2, 4)).astype(np.float32), rng.integers(-2, 3, (4, 2, 3, 2)).astype(np.float32)
+    text, mesh = "A[J, I] · B[I_a, L, K, M] -> C[I]", sw.make_mesh("a=4")
+    plan = sw.plan(text, sizes={"J": 2, "I": 4, "L": 2, "K": 3, "M": 2}, mesh="a=4", dtype="float32", overlap="ring")
+    laid = [sw.put(a, "J, I", mesh), sw.put(b, "I_a, L, K, M", mesh)]
+    for candidate in plan.candidates:
+        function = plan.function(mesh, candidate=candidate)
+        exactly(function(*laid), np.einsum("ji,ilkm->i", a, b))
+        if any(isinstance(step, GatherEinsum) for step in candidate.program.steps):
+            sent = sum(collective.wire_bytes for collective in sw.audit(function, *laid).collectives)
+            assert sent == sum(cost.wire_bytes for cost in candidate.estimate.steps)
 
 
 @pytest.mark.parametrize(
