@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.chips import hardware
+from shardwise.compiled.audit import audit_text
 from shardwise.compiled.facts import MADE_BY_THE_COMPILER
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.text.hlo import parse_instruction, read
@@ -430,6 +432,47 @@ def test_an_empty_module_has_no_entry_and_says_so():
 )
 def test_what_cannot_be_read_is_listed_as_unread(line: str, why: str):
     assert why in unread(module(line))
+
+
+KERNEL = """
+%k = f32[4]{0} custom-call(%p), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 128, \\"open\\": \\"{\\"}"
+}}, metadata={op_name="jit(f)/pallas_call" stack_frame_id=9}
+%g = f32[32]{0} all-gather(%k), replica_groups=[1,8]<=[8], dimensions={0}
+ROOT %s = f32[4]{0} slice(%g), slice={[0:4]}
+"""
+
+
+def test_an_instruction_over_several_lines_is_one():
+    text = module(KERNEL).replace('  "xprof', '"xprof').replace("  }}, metadata", "}}, metadata")
+    read_whole = read(text)
+    assert [each.opcode for each in read_whole.entry.instructions] == ["parameter", "custom-call", "all-gather", "slice"]
+    assert read_whole.entry.instructions[1].attribute("metadata") == '{op_name="jit(f)/pallas_call" stack_frame_id=9}'
+    assert one(text).kind == "all-gather"
+
+
+def test_an_instruction_that_nothing_closes_ends_at_the_next_and_is_unread():
+    text = module(KERNEL.replace("}}, metadata", "}, metadata").replace('"xprof', "%x = f32[4]{0} add(%p, %p)\n"))
+    assert "this instruction has no end" in unread(text)
+    assert "all-gather" in [each.opcode for each in read(text).entry.instructions]
+
+
+def test_while_anything_is_unread_counts_are_lower_bounds_and_no_time_is_told():
+    body = "%g = f32[32]{0} all-gather(%p), replica_groups=[1,8]<=[8], dimensions={0}\nthis is no instruction"
+    chip = hardware("tpu-v5e")
+    audited = audit_text(module(body), name="f", target="v5e:2x4", mesh=EIGHT, hardware=chip)
+    assert str(audited).startswith("f on v5e:2x4, mesh x=8: at least 1 collective, each device sends at least 112 B a call")
+    assert "time " not in str(audited)
+    whole = audit_text(module(body.splitlines()[0]), name="f", target="v5e:2x4", mesh=EIGHT, hardware=chip)
+    assert "at least" not in str(whole)
+    assert "time " in str(whole)
+
+
+def test_groups_on_a_mesh_in_an_order_of_its_own_are_read_from_an_instruction():
+    groups = "mesh['axis_0'=1,'axis_1'=2,'axis_2'=4], device_ids=([4,2]T(1,0)) {'axis_2'}"
+    line = f"%a = f32[4]{{0}} all-to-all(%p), channel_id=1, replica_groups={groups}, dimensions={{0}}"
+    found = one(module(line), Mesh.parse("x=4, y=2"))
+    assert (found.axes, found.wire_bytes) == (("x",), 16 * 3 / 4)
 
 
 def test_a_collective_that_nothing_known_runs_is_not_dropped():

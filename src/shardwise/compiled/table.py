@@ -26,8 +26,12 @@ def table(audit: Audit) -> str:
 
 
 def replayed(audit: Audit) -> Timeline | None:
-    """The timeline of the hardware that was compiled for; None of one host that plays all devices."""
-    return audit.timeline() if audit.hardware is not None and not audit.hardware.shared else None
+    """The timeline of the hardware that was compiled for; None of one host that plays all devices.
+
+    And none of a text that was not read whole: what is missing may be what takes the time.
+    """
+    known = audit.hardware is not None and not audit.hardware.shared and not audit.unread
+    return audit.timeline() if known else None
 
 
 def below(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
@@ -44,8 +48,9 @@ def headline(audit: Audit) -> str:
     `step on v5e:2x4, mesh x=8: 2 collectives, each device sends 22.0 MB a call`
     """
     ran = sum(collective.trips or 1 for collective in audit.collectives)
-    sends = f"each device sends {bytes_text(audit.total_wire_bytes)} a call" if ran else "nothing is sent"
-    return f"{audit.name} on {audit.target}, mesh {audit.mesh}: {counted(ran, 'collective')}, {sends}"
+    least = "at least " if audit.unread else ""
+    sends = f"each device sends {least}{bytes_text(audit.total_wire_bytes)} a call" if ran or least else "nothing is sent"
+    return f"{audit.name} on {audit.target}, mesh {audit.mesh}: {least}{counted(ran, 'collective')}, {sends}"
 
 
 def rows(audit: Audit, timeline: Timeline | None) -> tuple[list[tuple[str, ...]], int]:

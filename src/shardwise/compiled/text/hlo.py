@@ -75,10 +75,17 @@ class Instruction:
 
     def attribute(self, name: str) -> str | None:
         """The text of one attribute: `attribute("dimensions")` is `{0}`."""
-        for part in shapes.split(self.attributes):
+        parts = shapes.split(self.attributes)
+        for place, part in enumerate(parts):
             key, equals, value = part.partition("=")
             if equals and key.strip() == name:
-                return value
+                # Groups on a mesh whose devices are in an order of their own: mesh['a'=2,'b'=4], device_ids=(...) {'b'}
+                more = [
+                    each
+                    for each in parts[place + 1 : place + 2]
+                    if value.startswith("mesh[") and each.startswith("device_ids=")
+                ]
+                return ", ".join([value, *more])
         return None
 
 
@@ -220,24 +227,29 @@ class _Reader:
         """Read the instruction that begins on the line before `number`; the number of the next line to read."""
         assert self.computation is not None
         text, first = lines[number - 1], number
-        instruction = parse_instruction(text, first)
-        # A literal may go on over lines; the next instruction or the end of the computation ends it.
-        while instruction is None and "constant(" in text and number < len(lines) and not _begins(lines[number]):
+        # Literals and attributes may go on over lines; the next instruction ends one that nothing closes.
+        while number < len(lines) and _goes_on(text) and not _INSTRUCTION.match(lines[number]):
             text += " " + lines[number]
             number += 1
-            instruction = parse_instruction(text, first)
-        if instruction is None:
-            self._unread(first, text, "no instruction looks like this")
-        else:
+        instruction = parse_instruction(text, first)
+        if instruction is not None:
             self.computation.instructions.append(instruction)
+        if instruction is None or _goes_on(text):
+            self._unread(
+                first, text, "no instruction looks like this" if instruction is None else "this instruction has no end"
+            )
         return number
 
     def _unread(self, number: int, text: str, why: str) -> None:
         self.module.unread.append(Unread(number, one_line(text.strip()[:SHOWN]), why))
 
 
-def _begins(line: str) -> bool:
-    return line.startswith("}") or _INSTRUCTION.match(line) is not None
+def _goes_on(text: str) -> bool:
+    """Whether a bracket or a quote is still open at the end of a text."""
+    if all(text.count(opening) == text.count(closing) for opening, closing in ("()", "{}")) and text.count('"') % 2 == 0:
+        return False  # nearly always, and soon told
+    bare = _QUOTED.sub("", text)
+    return '"' in bare or any(bare.count(opening) > bare.count(closing) for opening, closing in ("()", "{}"))
 
 
 def parse_instruction(text: str, line: int = 0) -> Instruction | None:
