@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.chips import hardware
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
@@ -21,7 +22,7 @@ from shardwise.notation import Equation, Operand
 AXES = "xyz"
 DIMS = "IJKLMN"
 ARRAYS = "ABCD"
-HARDWARE = ("cpu", "tpu-v5e", "tpu-v5p", "h100")
+HARDWARE = hardware.names()
 
 
 @dataclass(frozen=True)
