@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shardwise.errors import ArrayError, DeviceError, LayoutError, counted
-from shardwise.layout import Layout, not_divisible, padded_size
+from shardwise.layout import Axes, Layout, not_divisible, padded_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand, parse_operand
 from shardwise.runtime.devices import AnyMesh
@@ -158,6 +159,33 @@ def check_types(operand: Operand, mesh: AnyMesh) -> None:
                     f"{operand}: {dim} is split over {major}, which is Auto, before {minor}, which is Explicit, and JAX's "
                     f"types would drop {major}: write {minor} first, or make the mesh with axes of one type"
                 )
+
+
+def untold_dims(layout: Layout, mesh: AnyMesh) -> Iterator[tuple[str, Axes, Axes]]:
+    """The dimensions that are split over Explicit and Auto axes both, with these and those.
+
+    A type tells the Explicit axes alone, and where it tells some, JAX has the compiler split the dimension over no other.
+    """
+    explicit = explicit_axes(mesh)
+    for dim, axes in layout.on(Mesh.parse(mesh)).dims:
+        told, untold = tuple(a for a in axes if a in explicit), tuple(a for a in axes if a not in explicit)
+        if told and untold:
+            yield dim, told, untold
+
+
+def check_told(operand: Operand, mesh: AnyMesh) -> None:
+    """Refuse to make, inside `jit`, an array whose type cannot tell its layout: JAX would gather it in silence.
+
+    Raises:
+        LayoutError: a dimension is split over Explicit and Auto axes both.
+    """
+    for dim, told, untold in untold_dims(operand.layout, mesh):
+        has, lost = ", ".join(told), ", ".join(untold)
+        raise LayoutError(
+            f"{operand}: {dim} is split over {has}, which is Explicit, and {lost}, which is Auto: inside jit JAX's types tell "
+            f"{has} alone, and the split over {lost} would be lost; make it outside of jit, split {dim} over axes of one "
+            "type, or make the mesh with axes of one type"
+        )
 
 
 def part_over(layout: Layout, axes: frozenset[str]) -> Layout:

@@ -26,12 +26,14 @@ from shardwise.runtime.arrays import (
     check_layout,
     check_numeric,
     check_shape,
+    check_told,
     check_types,
     explicit_axes,
     place,
     sharding_of,
+    untold_dims,
 )
-from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of, refuse_manual
+from shardwise.runtime.devices import AnyMesh, check_mesh, find_mesh, hardware_of, inside_jit, refuse_manual
 from shardwise.runtime.lower import Arithmetic, lower
 
 CACHED = 512
@@ -65,14 +67,21 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A planned and jitted function, and the arguments that must be placed before it is called, with their shapes."""
+    """A planned and jitted function, and the arguments that must be placed before it is called, with their shapes.
+
+    `told`: whether types tell the layout of the result, so that it may be made inside `jit`.
+    """
 
     function: Callable[..., Any]
     operands: tuple[Operand, ...]
+    result: Operand
     mesh: AnyMesh
     to_place: tuple[tuple[int, tuple[int, ...]], ...]
+    told: bool
 
     def __call__(self, *arrays: Any) -> Any:
+        if not self.told and inside_jit():
+            check_told(self.result, self.mesh)
         if self.to_place:
             placed = list(arrays)
             for index, shape in self.to_place:
@@ -103,10 +112,17 @@ def signature(array: Any) -> Signature:
 @functools.lru_cache(maxsize=CACHED)
 def prepare(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Prepared:
     """Check arrays against the equation, plan, lower and jit."""
+    check_mesh(mesh)
     _check_precision(options.arithmetic.precision)
     equation = read_equation(text, mesh, options, given)
     bound = bind(equation, mesh, options, given)
-    return prepared(rank(bound.task)[0].program, mesh, options, given, bound)
+    return prepared(_chosen(bound.task, mesh), mesh, options, given, bound)
+
+
+def _chosen(task: Problem, mesh: AnyMesh) -> Program:
+    """The cheapest program; where the planner may choose the result's layout, one that the mesh's types can tell, if any."""
+    programs = [candidate.program for candidate in rank(task)]
+    return next((each for each in programs if not any(untold_dims(each.result, mesh))), programs[0])
 
 
 def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[..., Any]:
@@ -167,7 +183,11 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
         for index, (operand, array) in enumerate(zip(operands, given, strict=True))
         if array.placeless
     )
-    return Prepared(jax.jit(lowered), operands, mesh, to_place)
+    result = Operand(bound.task.equation.result.name, program.result)
+    told = not any(untold_dims(program.result, mesh))
+    # Where a type does not tell the whole layout, jit is told it: else it lays the result out by its type.
+    sharding = None if told or not isinstance(mesh, jax.sharding.Mesh) else NamedSharding(mesh, program.result.spec)
+    return Prepared(jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told)
 
 
 def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Bound:
