@@ -30,6 +30,7 @@ from shardwise.runtime.arrays import (
 )
 from shardwise.runtime.devices import AnyMesh, find_mesh, inside_jit
 from shardwise.runtime.manual import manual_mesh
+from shardwise.runtime.padding import remember
 
 GENERATOR = "threefry2x32"
 CACHED = 512
@@ -73,7 +74,7 @@ def made(
     if isinstance(mesh, AbstractMesh) or _is_traced():
         return maker(key, *given)
     with jax.set_mesh(mesh):
-        return maker(key, *given)
+        return remember(maker(key, *given), shape)
 
 
 @functools.lru_cache(maxsize=CACHED)
