@@ -144,8 +144,8 @@ def _place_traced(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int,
 
 def is_whole(sharding: Any) -> bool:
     """Whether a type says that every device holds the whole array: so JAX types what is made inside `jit`, too."""
-    spec = sharding.spec
-    return not any(spec) and not getattr(spec, "unreduced", None)
+    layout = Layout.from_spec(sharding.spec)
+    return not layout.axes and not layout.unreduced and not getattr(sharding.spec, "reduced", None)
 
 
 def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
