@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shardwise.runtime import random, spmd
     from shardwise.runtime.checking import Check, check
     from shardwise.runtime.devices import make_mesh, simulate
+    from shardwise.runtime.padding import true_shape
 
 _HOMES = {
     "Audit": "shardwise.compiled.audit",
@@ -58,6 +59,7 @@ _HOMES = {
     "reshard": "shardwise.api",
     "show": "shardwise.api",
     "simulate": "shardwise.runtime.devices",
+    "true_shape": "shardwise.runtime.padding",
 }
 
 _MODULES = {"random": "shardwise.runtime.random", "spmd": "shardwise.runtime.spmd"}

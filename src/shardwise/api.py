@@ -12,7 +12,7 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
 from shardwise.planning.plan import Candidate, Ranking, rank
-from shardwise.planning.problem import problem
+from shardwise.planning.problem import DTYPE, problem
 
 if TYPE_CHECKING:
     import jax
@@ -60,7 +60,8 @@ class Plan(Ranking):
 
 def plan(
     equation: str, *, sizes: Mapping[str, int], mesh: Any, hardware: str | Hardware | None = None,
-    dtype: str = "bfloat16", memory_limit: float | None = None, overlap: bool | str = True, confirm: str | None = None,
+    dtype: str = DTYPE, memory_limit: float | None = None, overlap: bool | str = True, exact: bool = False,
+    confirm: str | None = None,
 ) -> Plan:  # fmt: skip
     """Rank the programs that solve an equation by their modelled cost; needs no JAX, unless it is to be confirmed.
 
@@ -78,6 +79,7 @@ def plan(
         memory_limit: the bytes that one device may hold at any time, inputs included.
         overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`,
             `"scatter"`, `"rotate"`.
+        exact: only programs in which every sum is made on one device at once, as in `sw.einsum`.
         confirm: a target as `"v5e:2x4"`: the first candidates are compiled by its real compiler, and ranked by the
             timelines of what came out. It is the hardware too, if none is given.
 
@@ -86,12 +88,13 @@ def plan(
         MissingExtraError: the compiler of `confirm` is not installed.
     """
     with _context(equation=equation, sizes=sizes, mesh=mesh):
+        _check_flags(exact=exact)
         hardware = confirm if hardware is None else hardware
         if hardware is None and hasattr(mesh, "axis_names"):
             from shardwise.runtime.devices import hardware_of
 
             hardware = hardware_of(mesh, None)
-        task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), memory_limit=memory_limit, overlap=overlap)
+        task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), None, memory_limit, overlap, exact)
         ranked = rank(task)
         if confirm is not None:
             from shardwise.compiled.confirming import confirmed
@@ -102,7 +105,7 @@ def plan(
 
 def einsum(
     equation: str, *arrays: Any, mesh: Any = None, hardware: str | Hardware | None = None, out: Any = None,
-    overlap: bool | str = True, memory_limit: float | None = None, pad: bool = False,
+    overlap: bool | str = True, memory_limit: float | None = None, pad: bool = False, exact: bool = False,
     precision: Any = None, preferred_element_type: Any = None,
 ) -> jax.Array:  # fmt: skip
     """Run an equation by the best program; the result equals `jnp.einsum` of the whole arrays.
@@ -121,6 +124,10 @@ def einsum(
         overlap: whether programs may hide transfers behind products; or how they must, as in `sw.plan`.
         pad: fill dimensions that axes do not divide with zeros, which change no value. Dimensions of the result that
             its layout splits have the padded size then, with zeros at the end.
+        exact: only programs in which every element of the result is one sum, made on one device of all that it sums, as
+            on a single device: nothing is added across devices, and what is split along the sum is gathered first. It has
+            the bits of the whole result where the compiler sums a block as it sums the whole, which depends on the shapes;
+            `sw.check(..., exact=True)` says whether. Gradients are sums across devices all the same.
         precision, preferred_element_type: as in `jnp.einsum`.
 
     Raises:
@@ -130,9 +137,9 @@ def einsum(
     from shardwise.runtime.lower import Arithmetic
 
     with _context(equation=equation, arrays=arrays, mesh=mesh):
-        _check_flags(pad=pad)
+        _check_flags(pad=pad, exact=exact)
         chip = None if hardware is None else _hardware(hardware)
-        options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type), overlap)
+        options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type), overlap, exact)
         return run(equation, arrays, mesh, options)
 
 

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog='example:\n  shardwise plan "A[I, J_x] · B[J_x, K] -> C[I_?, K_?]" --sizes I=8192,J=8192,K=8192 '
         "--mesh x=8 --hardware tpu-v5e",
     )
-    _problem_options(planning)
+    _problem_options(planning, "bfloat16")
     planning.add_argument(
         "--confirm", metavar="v5e:2x4", help="compile the first candidates for a target, and rank what came out"
     )
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"example:\n  {EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _problem_options(running)
+    _problem_options(running, "that of the files, else float32")
     running.add_argument(
         "--input", action="append", default=[], metavar="NAME=FILE",
         help="an operand from a file: A=a.npy, A=a.npz:name, A=a.safetensors:name (random numbers otherwise)",
@@ -207,7 +207,7 @@ def _evidence_parsers(commands: Any) -> None:
     _function_options(rehearsing, "or an equation, whose plan is compiled")
     rehearsing.add_argument("--on", required=True, metavar="v5e:2x4", help="the devices, as v5e:2x4, v5p:4x4x4 or h100:8")
     rehearsing.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="of an equation, the size of every dimension")
-    rehearsing.add_argument("--dtype", default="bfloat16", help="of an equation, its operands' dtype (default bfloat16)")
+    rehearsing.add_argument("--dtype", help="of an equation, its operands' dtype (default bfloat16)")
     _form_options(rehearsing)
     rehearsing.set_defaults(command=rehearse_command)
     locking = commands.add_parser(
@@ -274,9 +274,7 @@ def _form_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hardware", help="the hardware of the timeline (default: that compiled for)")
 
 
-def _problem_options(
-    parser: argparse.ArgumentParser, dtype: str = "that of the files, else float32", json: bool = True
-) -> None:
+def _problem_options(parser: argparse.ArgumentParser, dtype: str, json: bool = True) -> None:
     parser.add_argument("equation", help='as "A[I_x, J] · B[J, K] -> C[I, K]"; * and @ may stand for ·')
     parser.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
     parser.add_argument("--mesh", required=True, metavar="x=4,y=2", help="mesh axes and their sizes")
@@ -284,6 +282,7 @@ def _problem_options(
     parser.add_argument("--dtype", help=f"the operands' dtype (default: {dtype})")
     parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
     parser.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
+    parser.add_argument("--exact", action="store_true", help="only programs that make every sum on one device at once")
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -294,6 +293,7 @@ def plan_command(options: argparse.Namespace) -> int:
     from shardwise.mesh import Mesh
     from shardwise.notation import parse, parse_sizes, sizes_padded_on
     from shardwise.planning.explain import facts
+    from shardwise.planning.problem import DTYPE
 
     if options.code and options.json:
         raise ShardwiseError("--code and --json are two forms of the same plan: ask for one of them")
@@ -302,7 +302,7 @@ def plan_command(options: argparse.Namespace) -> int:
         sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
     ranked = api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
-        dtype=options.dtype or "float32", memory_limit=options.memory_limit, confirm=options.confirm,
+        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, exact=options.exact, confirm=options.confirm,
     )  # fmt: skip
     if options.code:
         print(ranked.code(), end="")

@@ -156,6 +156,7 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
     """The audit of the best plan of an equation, and the plan."""
     from shardwise import api
     from shardwise.notation import parse_sizes
+    from shardwise.planning.problem import DTYPE
 
     if options.args:
         raise ShardwiseError("--args belong to a function: an equation has --sizes, and --dtype")
@@ -167,7 +168,7 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
         sizes=parse_sizes(options.sizes),
         mesh=options.mesh,
         hardware=options.hardware or (str(topology) if topology.chip else None),
-        dtype=options.dtype,
+        dtype=options.dtype or DTYPE,
     )
     return rehearsed(plan, options.on, options.function), plan
 

@@ -81,6 +81,11 @@ class Mesh:
         for position in itertools.product(*(range(size) for _, size in self.axes)):
             yield dict(zip(self.names, position, strict=True))
 
+    @property
+    def told(self) -> str:
+        """What a sentence calls it: `mesh x=4`, or `one device` where there are no axes."""
+        return f"mesh {self}" if self.axes else str(self)
+
     def __str__(self) -> str:
         return ", ".join(f"{name}={size}" for name, size in self.axes) or "one device"
 

@@ -100,6 +100,42 @@ def unfused(program: Program) -> Program:
     return program if steps == program.steps else Program(program.mesh, program.inputs, steps, program.output)
 
 
+def sums_stay_whole(program: Program) -> bool:
+    """Whether every sum is made on one device at once: no step adds what devices, or turns of a ring, made apart.
+
+    >>> inputs = (("A", Layout.parse("I, J_x")), ("B", Layout.parse("J_x, K")))
+    >>> multiply, reduce = Einsum(("A", "B"), "C", ("I", "K")), AllReduce("C", ("x",))
+    >>> sums_stay_whole(Program(Mesh.parse("x=2"), inputs, (multiply, reduce), "C"))
+    False
+    """
+    return not any(_adds_parts(step, before) for step, before in zip(program.steps, program.states(), strict=False))
+
+
+def _adds_parts(step: Step, before: Mapping[str, Layout]) -> bool:
+    match step:
+        case ReduceScatter() | AllReduce() | EinsumScatter() | RotateEinsum() | Automatic():
+            return True
+        case GatherEinsum(gather, einsum):
+            return gather.dim not in einsum.dims or _sums_parts(einsum, {**before, gather.array: _gathered(before, gather)})
+        case Einsum() | EinsumGather():
+            product = product_of(step)
+            assert product is not None
+            return _sums_parts(product, before)
+        case AllGather() | AllToAll() | CollectivePermute() | Slice():
+            return False
+        case _:
+            assert_never(step)
+
+
+def _gathered(layouts: Mapping[str, Layout], gather: AllGather) -> Layout:
+    return _without_minor(layouts[gather.array], gather.dim, gather.axes)
+
+
+def _sums_parts(einsum: Einsum, layouts: Mapping[str, Layout]) -> bool:
+    """Whether an einsum is given parts of what it sums, or partial sums."""
+    return bool(einsum_layout([(name, layouts[name]) for name in einsum.operands], einsum.dims).unreduced)
+
+
 def invarying_axes(program: Program) -> list[set[str]]:
     """For every step, the axes over which JAX's types must see its result as equal on all devices.
 

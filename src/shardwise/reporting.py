@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise import __version__, writing
 from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
 from shardwise.planning.plan import Ranking
+from shardwise.planning.problem import DTYPE
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         sizes = sizes_padded_on(parse(options.equation), sizes, api.Mesh.parse(options.mesh))
     plan = api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware or _hardware_of(options.on),
-        dtype=options.dtype or "bfloat16", memory_limit=options.memory_limit,
+        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, exact=options.exact,
     )  # fmt: skip
     made = report(plan, _rehearsed(plan, options.on) if options.on else None)
     writing.keeping(options.output, made.save)

@@ -23,6 +23,7 @@ from shardwise.notation import Equation, parse, parse_sizes, sizes_padded_on
 from shardwise.planning.explain import facts
 
 MOST_RUNS = 1000
+DRAWN_DTYPE = "float32"  # of operands that no file holds: what this machine can check against the unsharded result
 MOST_SECONDS = 20.0  # of timing
 WIDE = ("float64", "int64", "uint64", "complex128")
 
@@ -62,8 +63,9 @@ def _run(
 
     padded = sizes_padded_on(equation, sizes, Mesh.parse(mesh)) if options.pad else sizes
     ranked = api.plan(
-        options.equation, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=dtype, memory_limit=options.memory_limit
-    )
+        options.equation, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=dtype, memory_limit=options.memory_limit,
+        exact=options.exact,
+    )  # fmt: skip
     shape = tuple(sizes[dim] for dim in equation.result.dims)
     if options.output is not None:
         check_target(options.output, shape, dtype)  # before anything long
@@ -208,7 +210,7 @@ def _common_dtype(sources: dict[int, Any]) -> str:
     import jax
 
     if not sources:
-        return "float32"
+        return DRAWN_DTYPE
     with jax.enable_x64(True):
         return jax.numpy.result_type(*(source.dtype for source in sources.values())).name
 
@@ -226,6 +228,7 @@ def _place(
     import jax.numpy as jnp
 
     from shardwise.runtime.arrays import place
+    from shardwise.runtime.padding import remember
 
     generator = np.random.default_rng(seed)
     arrays = []
@@ -235,7 +238,7 @@ def _place(
         if source is None:
             source = _drawn(generator, shape, jnp.dtype(dtype))
         placed = place(source, operand, mesh, tuple(padded[dim] for dim in operand.dims))
-        arrays.append(jax.block_until_ready(placed.astype(jnp.dtype(dtype))))
+        arrays.append(remember(jax.block_until_ready(placed.astype(jnp.dtype(dtype))), shape))
     return arrays
 
 
@@ -280,9 +283,10 @@ def _show(equation: Equation, arrays: list[Any], result: Any, outcome: Outcome, 
 
     from shardwise.pictures.live import lying
     from shardwise.planning.explain import seconds_text
+    from shardwise.runtime.padding import true_shape
 
     for operand, array in zip((*equation.operands, equation.result), (*arrays, result), strict=True):
-        drawn = lying(array.sharding, array.shape)
+        drawn = lying(array.sharding, array.shape, true=true_shape(array))
         named = tuple((dim, axes) for dim, (_, axes) in zip(operand.dims, drawn.layout.dims, strict=True))
         layout = dataclasses.replace(drawn.layout, dims=named)
         print(dataclasses.replace(drawn, name=operand.name, layout=layout), end="\n\n")

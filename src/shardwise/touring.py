@@ -10,7 +10,8 @@ from shardwise.pictures.stepper import step_through
 from shardwise.pictures.tours.all import CASES, COLLECTIVES, tour
 from shardwise.pictures.tours.own import own
 from shardwise.pictures.tours.scenes import Tour
-from shardwise.pictures.tours.telling import DTYPE, document, screens
+from shardwise.pictures.tours.telling import document, screens
+from shardwise.planning.problem import DTYPE
 from shardwise.showing import check_form, write
 
 OWN = 'shardwise tour "A[I, J_x] · B[J_x, K] -> C[I, K]" --sizes I=4,J=4,K=4 --mesh x=4'

@@ -11,6 +11,9 @@ from typing import Any
 from shardwise.errors import HardwareError, did_you_mean
 from shardwise.mesh import Mesh
 
+# As some call a chip; beside these a TPU's name may go without "tpu-", as that of a topology does: v5e, v5e:2x4.
+_OTHER_NAMES = {"tpu7x": "tpu-v7x"}
+
 _FOLDER = Path(__file__).with_name("catalogue")
 
 # How a dtype without a figure of its own is reckoned: as another dtype, slower by a factor.
@@ -152,9 +155,9 @@ class Catalogue:
     """The hardware that is known: `hardware(name)`, `hardware.names()`, `hardware.for_device_kind(kind)`."""
 
     def __call__(self, name: str | Hardware) -> Hardware:
-        """Look up a hardware by name.
+        """Look up a hardware by name: `tpu-v5e`, or `v5e`.
 
-        >>> hardware("tpu-v5e").title
+        >>> hardware("v5e").title
         'TPU v5e'
 
         Raises:
@@ -162,10 +165,20 @@ class Catalogue:
         """
         if isinstance(name, Hardware):
             return name
-        if name not in self.names():
+        canonical = self.canonical(name) if isinstance(name, str) else name
+        if canonical not in self.names():
             have = f"the catalogue holds {', '.join(self.names())}"
             raise HardwareError(f"unknown hardware {name!r}: {have}{did_you_mean(str(name), self.names())}")
-        return _load(name)
+        return _load(canonical)
+
+    def canonical(self, name: str) -> str:
+        """The catalogue's name of a chip by any of its names; of one that it does not hold the name as it is.
+
+        >>> hardware.canonical("v5e"), hardware.canonical("tpu7x"), hardware.canonical("h100")
+        ('tpu-v5e', 'tpu-v7x', 'h100')
+        """
+        name = _OTHER_NAMES.get(name, name)
+        return name if name in self.names() or f"tpu-{name}" not in self.names() else f"tpu-{name}"
 
     def names(self) -> tuple[str, ...]:
         """The names that the catalogue holds."""

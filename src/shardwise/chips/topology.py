@@ -31,7 +31,6 @@ class _Family:
 _TPU_PODS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "v7x": 9216}
 _GPUS = ("h100", "h200", "b200")
 _MOST_HOSTS = 1024  # tried: h100:1024x8 compiles in a few seconds
-_OTHER_NAMES = {"tpu7x": "v7x"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,7 @@ def families() -> tuple[str, ...]:
 
 
 def _family_name(text: str, word: str) -> str:
-    name = word.casefold().removeprefix("tpu-")
-    name = _OTHER_NAMES.get(name, name)
+    name = hardware.canonical(word.casefold()).removeprefix("tpu-")
     if name in families():
         return name
     known = ", ".join(families())
@@ -121,7 +119,7 @@ def _family_name(text: str, word: str) -> str:
 def _family(name: str) -> _Family:
     if name == "v3":  # two devices a chip; a pod of 32 x 32 closes to a torus
         return _Family(None, "tpu", 2, 1024, 32, cores=2, closes_at=32)
-    chip = hardware(f"tpu-{name}" if name in _TPU_PODS else name)
+    chip = hardware(name)
     match chip.links:
         case Torus() as torus:
             pod, dimensions = _TPU_PODS[name], int(torus.dimensions.value)

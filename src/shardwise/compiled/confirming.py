@@ -60,7 +60,12 @@ def _chosen(candidates: Sequence[Candidate]) -> Iterator[int]:
 def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:
     """What the compiler makes of one einsum and the layouts, where one einsum says it all and nothing is unreduced."""
     layouts = [layout for _, layout in like.inputs]
-    if task.equation.via or task.overlap is not True or any(layout.unreduced for layout in (*layouts, like.result)):
+    if (
+        task.equation.via
+        or task.exact
+        or task.overlap is not True
+        or any(layout.unreduced for layout in (*layouts, like.result))
+    ):
         return
     if task.equation.result.free:
         return

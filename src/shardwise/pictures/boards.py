@@ -65,7 +65,8 @@ def _caption(placement: Placement) -> str:
 
 
 def _whole(placement: Placement, drawn: set[int]) -> Iterator[str]:
-    rest = [f"{name} 0:{placement.shape[at]}" for at, name in enumerate(placement.layout.names) if at not in drawn]
+    edges = [edge_text(slice(0, whole), size) for whole, size in zip(placement.padded_shape, placement.shape, strict=True)]
+    rest = [f"{name} {edges[at]}" for at, name in enumerate(placement.layout.names) if at not in drawn]
     if rest:
         yield f"whole in every block: {', '.join(rest)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from shardwise.errors import ArrayError, one_line
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.pictures.placement import SHOWN_DEVICES, Placement
+from shardwise.runtime.padding import true_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,11 @@ def placement(array: Any, name: str = "A") -> Placement | Local:
         return _traced(array, name)
     if array.sharding is None:
         raise ArrayError(f"{array} has no sharding: it lives nowhere yet; give it one, as jax.ShapeDtypeStruct(sharding=...)")
-    return lying(array.sharding, array.shape, name)
+    return lying(array.sharding, array.shape, name, true=true_shape(array))
 
 
-def lying(sharding: Any, shape: Sequence[int], name: str = "A", note: str = "") -> Placement:
-    """Where an array of a shape lies by a sharding.
+def lying(sharding: Any, shape: Sequence[int], name: str = "A", note: str = "", true: Sequence[int] | None = None) -> Placement:
+    """Where an array of a shape lies by a sharding; `true` is its shape without padding.
 
     Raises:
         ArrayError: the array is empty, or the sharding, over several devices, has no named axes.
@@ -84,13 +86,14 @@ def lying(sharding: Any, shape: Sequence[int], name: str = "A", note: str = "") 
     sizes = dict(zip(dims, shape, strict=True))
     if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:
         grid = Mesh.parse(sharding.mesh)
-        return Placement.of(
-            name, Layout.from_spec(sharding.spec, dims).on(grid), sizes, grid, device_ids(sharding.mesh), note=note
-        )
+        layout = Layout.from_spec(sharding.spec, dims).on(grid)
+        placed = Placement.of(name, layout, sizes, grid, device_ids(sharding.mesh), note=note)
+        return placed if true is None else dataclasses.replace(placed, shape=tuple(true), whole=shape)
     devices = sorted(device.id for device in sharding.device_set)
     if len(devices) > 1:
         raise ArrayError(f"an array with {type(sharding).__name__} has no named axes to show: place it with sw.put")
-    return Placement.of(name, Layout(tuple((dim, ()) for dim in dims)), sizes, Mesh(()), devices, note=note)
+    placed = Placement.of(name, Layout(tuple((dim, ()) for dim in dims)), sizes, Mesh(()), devices, note=note)
+    return placed if true is None else dataclasses.replace(placed, shape=tuple(true), whole=shape)
 
 
 def device_ids(mesh: Any) -> list[int] | None:

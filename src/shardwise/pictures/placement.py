@@ -29,6 +29,7 @@ class Placement:
     Attributes:
         shape: the array's own, in elements. Where its axes do not divide a dimension, zeros at the end fill it up.
         note: what the reader should know, as that no sizes were given.
+        whole: the shape with what fills it up, where it is known; else as much as the axes need.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Placement:
     mesh: Mesh
     devices: tuple[int, ...]
     note: str = ""
+    whole: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -68,7 +70,7 @@ class Placement:
     @property
     def padded_shape(self) -> tuple[int, ...]:
         """The shape with what fills it up."""
-        return tuple(padded_size(size, parts) for size, parts in zip(self.shape, self.parts, strict=True))
+        return self.whole or tuple(padded_size(size, parts) for size, parts in zip(self.shape, self.parts, strict=True))
 
     @property
     def shard_shape(self) -> tuple[int, ...]:
@@ -128,7 +130,7 @@ class Placement:
         split = [axis for _, axes in self.layout.dims for axis in axes]
         idle = [f"{name}={size}" for name, size in self.mesh.axes if size > 1 and name not in split]
         copies = [axis for axis in idle if axis.split("=")[0] not in self.layout.unreduced]
-        said = f"{self.name}{self.layout}, {' x '.join(map(str, self.shape)) or 'scalar'}, on mesh {self.mesh}"
+        said = f"{self.name}{self.layout}, {' x '.join(map(str, self.shape)) or 'scalar'}, on {self.mesh.told}"
         if self.padded_shape != self.shape:
             said += f"; padded to {' x '.join(map(str, self.padded_shape))}"
         said += f"; replicated over {', '.join(copies)}" if copies else ""

@@ -30,11 +30,11 @@ def plan_picture(ranked: Ranking) -> Picture:
     sizes = ", ".join(f"{dim}={size}" for dim, size in task.sizes.items())
     head, *rows = ranking_rows(tuple(ranked))
     described = (
-        f"{counted(len(rows), 'program')} for {task.equation} on mesh {task.mesh}; the best takes "
+        f"{counted(len(rows), 'program')} for {task.equation} on {task.mesh.told}; the best takes "
         f"{seconds_text(best.seconds)}, {seconds_text(best.estimate.exposed_seconds)} of it waiting for transfers"
     )
     ranking = Table(f"{counted(len(rows), 'program')}, cheapest first", head, tuple(rows), frozenset({0, 1, 2, 3, 4, 5}))
-    said = f"{sizes}; {task.dtype}; mesh {task.mesh}; {task.hardware.title}"
+    said = f"{sizes}; {task.dtype}; {task.mesh.told}; {task.hardware.title}"
     return Picture(
         str(task.equation),
         described,

@@ -40,7 +40,7 @@ def sheet(operand: Operand, mesh: Mesh, sizes: Mapping[str, int] | None = None, 
         elif len(boards) < MOST_LAYOUTS:
             boards.append(_plain(board(Placement.of(operand.name, layout, wanted, mesh, pad=pad), TRACKS, TRACKS)))
     shape = " x ".join(str(wanted[dim]) for dim in operand.dims) or "scalar"
-    said = [f"{counted(len(every), 'layout')} of {operand.name}[{', '.join(operand.dims)}], {shape}, on mesh {mesh}"]
+    said = [f"{counted(len(every), 'layout')} of {operand.name}[{', '.join(operand.dims)}], {shape}, on {mesh.told}"]
     if len(every) - len(refused) > len(boards):
         said.append(f"{len(boards)} are drawn; {len(every) - len(refused) - len(boards)} more are not")
     if refused:

@@ -75,6 +75,8 @@ def summary(program: Program) -> str:
 def loses(best: Estimate, other: Estimate) -> str:
     """What a candidate costs beyond the best one, and where that comes from."""
     ratio = other.seconds / best.seconds if best.seconds else 1.0
+    if other.seconds < best.seconds * 0.9995:  # it is not what was asked for first
+        return f"{ratio:.2f}x the time" + _memory_said(best, other)
     if other.seconds <= best.seconds * 1.0005:
         return "as fast" + _memory_said(best, other)
     parts = []
@@ -106,7 +108,7 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
     best = candidates[0]
     lines = [
         f"{task.equation}",
-        f"  {sizes}; {task.dtype}; mesh {task.mesh}; {task.hardware.title}",
+        f"  {sizes}; {task.dtype}; {task.mesh.told}; {task.hardware.title}{'; exact' if task.exact else ''}",
         f"  {assumptions(task.hardware, task.mesh, routes_of(task))}",
         "",
         *_ranking(candidates),

@@ -20,8 +20,8 @@ from shardwise.planning.overlap import ring_cost
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
-from shardwise.program import Program
-from shardwise.steps import AllGather, AllReduce, Einsum, Fused, ReduceScatter, Step
+from shardwise.program import Program, sums_stay_whole
+from shardwise.steps import WAYS, AllGather, AllReduce, Einsum, Fused, GatherEinsum, ReduceScatter, Step, moved_axes
 
 KEPT = 10
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
@@ -66,7 +66,16 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
     found = _overlapped(task, plain, (*sources, *_all_gathered(task, sources[0].program)))
     if not found and fault is not None:
         raise fault
+    if task.hardware.shared and task.overlap in WAYS:
+        # Where transfers hide behind nothing, who asks for a ring is to see the one that gathers and multiplies.
+        return tuple(sorted(found, key=lambda each: (not _is_ring(each.program), each.estimate.seconds))[:KEPT])
     return tuple(sorted(found, key=lambda candidate: candidate.estimate.seconds)[:KEPT])
+
+
+def _is_ring(program: Program) -> bool:
+    """Whether operands that are gathered while they are multiplied are all that moves."""
+    moving = [step for step in program.steps if moved_axes(step)]
+    return bool(moving) and all(isinstance(step, GatherEinsum) for step in moving)
 
 
 def _by_stages(task: Problem) -> tuple[Candidate, ...]:
@@ -103,7 +112,7 @@ def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Cand
                 found.setdefault(best.program, best)
                 fastest = min(fastest, best.estimate.seconds)
         return [*plain, *found.values()]
-    programs = list(dict.fromkeys(form for source in sources for form in fused_programs(source.program, task.sizes)))
+    programs = list(dict.fromkeys(form for source in sources for form in _fused_forms(task, source.program)))
     asked = [form for program in programs for form in _named(task, program, costs, str(task.overlap))]
     if not asked:
         fused = (step for program in programs for step in program.steps if isinstance(step, Fused))
@@ -124,7 +133,7 @@ def _best_fused(task: Problem, source: Candidate, costs: Costs, within: float) -
     """The fastest fused form of a candidate that fits, if it takes no longer than `within`."""
     kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
     forms: list[tuple[float, tuple[Step, ...]]] = []
-    for program in fused_programs(source.program, task.sizes):
+    for program in _fused_forms(task, source.program):
         best = [_fastest(task, costs, program, place, forms_of(step)) for place, step in _fused(program)]
         plain = (kept[step].seconds for step in program.steps if step in kept)  # at least: one that is new has no price yet
         forms.append((math.fsum((*plain, *(seconds for seconds, _ in best))), _with(program, dict(step for _, step in best))))
@@ -149,6 +158,11 @@ def _named(task: Problem, program: Program, costs: Costs, name: str) -> Iterator
             priced = _price(made, costs, task)
             if _fits(task, priced):
                 yield priced
+
+
+def _fused_forms(task: Problem, program: Program) -> Iterator[Program]:
+    forms = fused_programs(program, task.sizes)
+    return (form for form in forms if sums_stay_whole(form)) if task.exact else forms
 
 
 def _fused(program: Program) -> list[tuple[int, Fused]]:
@@ -223,9 +237,9 @@ def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -
     wanted = wanted_states(result, task)
     names = _unique([operand.name for operand in operands])
     found: list[tuple[Found, Any]] = []
-    searched = list(trees(leaves, result.dims, task.sizes, task.mesh))
+    searched = list(trees(leaves, result.dims, task.sizes, task.mesh, task.exact))
     for tree in searched:
-        search = Search(costs, task.sizes, budget, limit is not None)
+        search = Search(costs, task.sizes, budget, limit is not None, task.exact)
         found += [(each, tree) for each in search.candidates(tree, wanted)]
     if not found:
         _fail(task, costs, operands, result, searched, wanted, inputs)
@@ -273,7 +287,7 @@ def _fail(
     wanted: list[State], inputs: float,
 ) -> None:  # fmt: skip
     if task.memory_limit is not None:
-        least = min(Search(costs, task.sizes, frontier=True).least_memory(tree, wanted) for tree in searched)
+        least = min(Search(costs, task.sizes, frontier=True, exact=task.exact).least_memory(tree, wanted) for tree in searched)
         if math.isfinite(least):
             onward = f" as far as {result}" if task.equation.via else ""
             raise PlanError(

@@ -18,6 +18,7 @@ from shardwise.notation import Equation
 from shardwise.planning.prices import ITEM_BYTES, Costs
 
 OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
+DTYPE = "bfloat16"  # that plans are made for where nothing says otherwise, at every door; what runs has that of its data
 MOST_AXES = 5  # with six a plan takes a minute
 
 
@@ -34,18 +35,20 @@ class Problem:
     memory_limit: float | None = None
     overlap: bool | str = True
     topology: Topology | None = None
+    exact: bool = False
 
 
 def problem(
     equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | None = None,
-    dtype: str = "bfloat16", accumulated: str | None = None, memory_limit: float | None = None,
-    overlap: bool | str = True,
+    dtype: str = DTYPE, accumulated: str | None = None, memory_limit: float | None = None,
+    overlap: bool | str = True, exact: bool = False,
 ) -> Problem:  # fmt: skip
     """Check sizes, axes and dtype against the equation.
 
     Raises:
         NotationError: an axis that the mesh lacks.
-        PlanError: a size missing, not positive or of no dimension, an unknown dtype, an odd memory limit.
+        PlanError: a size missing, not positive or of no dimension, an unknown dtype, an odd memory limit; partial sums in
+            an equation that is to be exact.
         LayoutError: a size that its axes do not divide.
     """
     grid = Mesh.parse(mesh)
@@ -65,8 +68,19 @@ def problem(
             raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
     if overlap not in OVERLAPS:
         raise PlanError(f"overlap={overlap!r}: known are {', '.join(map(repr, OVERLAPS))}")
+    if exact:
+        _check_exact(canonical)
     chip, topology = hardware_on(hardware_name, grid)
-    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology)
+    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology, exact)
+
+
+def _check_exact(equation: Equation) -> None:
+    for operand in (*equation.operands, *equation.via, equation.result):
+        if operand.layout.unreduced:
+            raise PlanError(
+                f"exact=True: {operand} is partial sums, which devices add up in an order of their own: write it without "
+                "{U...}, or leave exact off"
+            )
 
 
 def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topology | None]:

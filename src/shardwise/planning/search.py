@@ -137,13 +137,14 @@ class Search:
     """The search for one tree of einsums on one mesh.
 
     `budget` is the temporary bytes allowed on each device: the limit less the inputs, or infinity. `frontier` keeps
-    slower labels that need less memory.
+    slower labels that need less memory. `exact` leaves out every einsum that makes partial sums.
     """
 
     costs: Costs
     sizes: Mapping[str, int]
     budget: float = math.inf
     frontier: bool = False
+    exact: bool = False
     mesh_axes: tuple[tuple[str, int], ...] = ()
     _extents: dict[Axes, int] = field(default_factory=dict)
 
@@ -228,6 +229,8 @@ class Search:
         for split in splits(len(dims), names):
             extents = tuple(self.extent(axes) for axes in split)
             sums = [axis for i in summed for axis in split[i]]
+            if sums and self.exact:
+                continue
             after_dims = tuple(split[i] for i in kept)
             for given in self._partials(split, names, partial):
                 states = tuple((tuple(split[i] for i in at), u) for at, u in zip(places, given, strict=True))
@@ -344,10 +347,16 @@ class Search:
         return min(peaks, default=math.inf)
 
 
-def trees(operands: list[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], mesh: Mesh) -> Iterator[Node]:
-    """The orders in which to multiply: every one where that is cheap, else the one that opt_einsum finds."""
+def trees(
+    operands: list[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], mesh: Mesh, exact: bool = False
+) -> Iterator[Node]:
+    """The orders in which to multiply: every one where that is cheap, else the one that opt_einsum finds, as `jnp.einsum`
+    does; to be exact that one alone."""
     if len(operands) == 1:
         yield operands[0] if operands[0].names == result else Join((operands[0],), result)
+        return
+    if exact:
+        yield _opt_einsum_tree(operands, result, sizes)
         return
     dims = len({dim for leaf in operands for dim in leaf.names})
     axes = tuple(name for name, size in mesh.axes if size > 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,11 +12,12 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shardwise.errors import ArrayError, DeviceError, LayoutError, counted
-from shardwise.layout import Layout, not_divisible, padded_size
+from shardwise.layout import Axes, Layout, not_divisible, padded_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand, parse_operand
 from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.files import Source, open_source
+from shardwise.runtime.padding import remember, true_shape
 
 
 def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -> jax.Array:
@@ -58,8 +60,11 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
             raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
         sharding = sharding_for(operand, mesh)
         if shape == array.shape and sharding.is_fully_addressable:
-            return jax.device_put(array, sharding)  # across processes this would send the array, to compare it
-        array = np.asarray(array)
+            moved = jax.device_put(array, sharding)  # across processes this would send the array, to compare it
+            return remember(moved, true_shape(array))
+        true, array = true_shape(array), np.asarray(array)
+    else:
+        true = array.shape
     check_numeric(array.dtype, operand.name)
     read = array.read if isinstance(array, Source) else array.__getitem__
     dtype = jax.dtypes.canonicalize_dtype(np.dtype(array.dtype).newbyteorder("="))
@@ -73,7 +78,7 @@ def place(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -
         missing = [b - a - size for (a, b), size in zip(bounds, part.shape, strict=True)]
         return np.pad(part, [(0, width) for width in missing]) if any(missing) else part
 
-    return jax.make_array_from_callback(shape, sharding_for(operand, mesh), shard, dtype=dtype)
+    return remember(jax.make_array_from_callback(shape, sharding_for(operand, mesh), shard, dtype=dtype), true)
 
 
 def as_array(array: Any) -> Any:
@@ -113,8 +118,8 @@ def _narrowed(part: np.ndarray, dtype: Any, name: str) -> np.ndarray:
 
 
 def _place_traced(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int, ...]) -> Any:
-    """Give a traced array that lives on no mesh, as one of the host does, its layout over Explicit axes; Auto axes show
-    none, so that over them it stays as it is."""
+    """Give a traced array that lives on no mesh, as one of the host does, or that is whole on every device, its layout over
+    Explicit axes; Auto axes show none, so that over them it stays as it is."""
     explicit = explicit_axes(mesh)
     if not explicit:
         if shape != array.shape:
@@ -123,12 +128,24 @@ def _place_traced(array: Any, operand: Operand, mesh: AnyMesh, shape: tuple[int,
                 "Auto axes its layout is not known, so pad it before"
             )
         return array
-    if not jax.typeof(array).sharding.mesh.empty:
-        raise ArrayError(f"array {operand.name} is placed already: move it with sw.reshard, not sw.put")
     if shape != array.shape:
         array = jax.numpy.pad(array, [(0, more - size) for more, size in zip(shape, array.shape, strict=True)])
     layout = part_over(operand.layout.on(Mesh.parse(mesh)), explicit)
-    return jax.sharding.reshard(array, NamedSharding(mesh, layout.spec))
+    try:
+        return jax.sharding.reshard(array, NamedSharding(mesh, layout.spec))
+    except ValueError as error:
+        if "incompatible devices" not in str(error):
+            raise
+        raise ArrayError(
+            f"array {operand.name} lives on other devices than mesh {Mesh.parse(mesh)}: place it before it is traced, "
+            f'sw.put({operand.name.lower()}, "{operand}", mesh)'
+        ) from None
+
+
+def is_whole(sharding: Any) -> bool:
+    """Whether a type says that every device holds the whole array: so JAX types what is made inside `jit`, too."""
+    layout = Layout.from_spec(sharding.spec)
+    return not layout.axes and not layout.unreduced and not getattr(sharding.spec, "reduced", None)
 
 
 def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
@@ -158,6 +175,33 @@ def check_types(operand: Operand, mesh: AnyMesh) -> None:
                     f"{operand}: {dim} is split over {major}, which is Auto, before {minor}, which is Explicit, and JAX's "
                     f"types would drop {major}: write {minor} first, or make the mesh with axes of one type"
                 )
+
+
+def untold_dims(layout: Layout, mesh: AnyMesh) -> Iterator[tuple[str, Axes, Axes]]:
+    """The dimensions that are split over Explicit and Auto axes both, with these and those.
+
+    A type tells the Explicit axes alone, and where it tells some, JAX has the compiler split the dimension over no other.
+    """
+    explicit = explicit_axes(mesh)
+    for dim, axes in layout.on(Mesh.parse(mesh)).dims:
+        told, untold = tuple(a for a in axes if a in explicit), tuple(a for a in axes if a not in explicit)
+        if told and untold:
+            yield dim, told, untold
+
+
+def check_told(operand: Operand, mesh: AnyMesh) -> None:
+    """Refuse to make, inside `jit`, an array whose type cannot tell its layout: JAX would gather it in silence.
+
+    Raises:
+        LayoutError: a dimension is split over Explicit and Auto axes both.
+    """
+    for dim, told, untold in untold_dims(operand.layout, mesh):
+        has, lost = ", ".join(told), ", ".join(untold)
+        raise LayoutError(
+            f"{operand}: {dim} is split over {has}, which is Explicit, and {lost}, which is Auto: inside jit JAX's types tell "
+            f"{has} alone, and the split over {lost} would be lost; make it outside of jit, split {dim} over axes of one "
+            "type, or make the mesh with axes of one type"
+        )
 
 
 def part_over(layout: Layout, axes: frozenset[str]) -> Layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,9 @@ class Check:
         return "\n".join(lines)
 
 
-def check(function: Callable[..., Any], reference: Callable[..., Any], *args: Any, gradients: bool = False) -> Check:
+def check(
+    function: Callable[..., Any], reference: Callable[..., Any], *args: Any, gradients: bool = False, exact: bool = False
+) -> Check:
     """Compare a function with its reference on the same arguments.
 
     The tolerance of a leaf is relative to its largest value: 8 times the epsilon of its dtype, for rounding, and 8 times
@@ -70,16 +73,36 @@ def check(function: Callable[..., Any], reference: Callable[..., Any], *args: An
         args: arrays or pytrees of them; the reference is given whole host arrays.
         gradients: compare the gradients of the sum of squares of all floating outputs too; the reference must then be
             written in JAX.
+        exact: allow no difference at all: every leaf has the reference's dtype and, bit by bit, its values.
 
     Returns:
         A `Check`: true or false, printable, with a line for every leaf.
     """
     whole = jax.tree.map(fetch, args)
     largest = max([1, *(size for leaf in jax.tree.leaves(whole) for size in np.shape(leaf))])
-    leaves = _compared("output", function(*args), reference(*whole), largest)
+    compared = functools.partial(_compared, largest=largest, exact=exact)
+    leaves = compared("output", _called(function, args), reference(*whole))
     if gradients:
-        leaves += _compared("gradient", _gradient(function, args), _gradient(reference, whole), largest)
+        leaves += compared("gradient", _gradient(function, args), _gradient(reference, whole))
     return Check(tuple(leaves))
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What a function gives.
+
+    Raises:
+        ArrayError: it is mapped by `jax.shard_map` over Explicit axes, which moves no array to where its `in_specs` want it.
+    """
+    try:
+        return function(*args)
+    except ValueError as error:
+        if not str(error).startswith("in_specs passed to shard_map"):
+            raise
+        reason = str(error).partition(". ")[0].partition(": ")[2]
+        raise ArrayError(
+            f"an argument of the shard_map lies otherwise than its in_specs say, {reason}: over Explicit axes place it first, "
+            'as sw.put(a, "A[I_x, J]", mesh), or make the mesh with Auto axes, over which JAX moves it'
+        ) from error
 
 
 def _gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -101,19 +124,19 @@ def _gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return jax.jit(jax.grad(energy))([arrays[index] for index in inexact])
 
 
-def _compared(what: str, got: Any, wanted: Any, largest: int) -> list[Leaf]:
+def _compared(what: str, got: Any, wanted: Any, largest: int, exact: bool) -> list[Leaf]:
     got_leaves = jax.tree_util.tree_leaves_with_path(got)
     wanted_leaves = jax.tree_util.tree_leaves_with_path(wanted)
     if jax.tree.structure(got) != jax.tree.structure(wanted):
         note = f"structure {jax.tree.structure(got)} where the reference has {jax.tree.structure(wanted)}"
         return [Leaf(what, float("inf"), 0.0, True, note)]
     return [
-        _leaf(what + jax.tree_util.keystr(path), one, other, largest)
+        _leaf(what + jax.tree_util.keystr(path), one, other, largest, exact)
         for (path, one), (_, other) in zip(got_leaves, wanted_leaves, strict=True)
     ]
 
 
-def _leaf(name: str, got: Any, wanted: Any, largest: int) -> Leaf:
+def _leaf(name: str, got: Any, wanted: Any, largest: int, exact: bool) -> Leaf:
     replicas = replicas_equal(got)
     one, other = fetch(got), np.asarray(wanted)
     for side in (one, other):
@@ -126,11 +149,22 @@ def _leaf(name: str, got: Any, wanted: Any, largest: int) -> Leaf:
     if not np.array_equal(np.isnan(one), np.isnan(other)):
         return Leaf(name, float("inf"), 0.0, replicas, "NaN stands in other places than in the reference")
     error, scale = _largest(one, other)
+    if exact:
+        return Leaf(name, error, 0.0, replicas, _bits_said(one, other, error))
     if _is_whole(one.dtype):
         return Leaf(name, error, 0.0, replicas)
     own = float(jnp.finfo(one.dtype).eps)
     allowed = 8 * (own + min(own, float(jnp.finfo("float32").eps)) * largest**0.5) * scale
     return Leaf(name, error, allowed, replicas)
+
+
+def _bits_said(one: np.ndarray, other: np.ndarray, error: float) -> str:
+    """Why two arrays of one shape do not hold the same bits, where their largest difference does not say it."""
+    if one.dtype != other.dtype:
+        return f"dtype {one.dtype} where the reference has {other.dtype}: their bits are not comparable"
+    if error or np.array_equal(_bits(one), _bits(other)):
+        return ""
+    return "equal values of other bits, as 0.0 and -0.0"
 
 
 def _is_whole(dtype: Any) -> bool:

@@ -125,9 +125,10 @@ def find_mesh(mesh: Any, arrays: Iterable[Any] = ()) -> AnyMesh:
     """The mesh that is meant: the one given, the one in force (`jax.set_mesh`), or the one the arrays live on.
 
     Raises:
-        MeshError: there is none.
+        MeshError: there is none, or it has Manual axes.
     """
     if isinstance(mesh, AnyMesh):
+        check_mesh(mesh)
         return mesh
     if mesh is not None:
         return make_mesh(mesh)
@@ -143,6 +144,29 @@ def find_mesh(mesh: Any, arrays: Iterable[Any] = ()) -> AnyMesh:
         "no mesh is given, none is in force, and no array lives on one: give mesh=sw.make_mesh('x=4'), "
         "or put one in force with jax.set_mesh(mesh)"
     )
+
+
+def check_mesh(mesh: AnyMesh) -> None:
+    """Refuse a mesh with Manual axes: only `jax.shard_map` makes axes so, inside, and no array can be laid out over them.
+
+    Raises:
+        MeshError: an axis is Manual.
+    """
+    manual = [str(name) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Manual]
+    if manual:
+        raise MeshError(
+            f"mesh {Mesh.parse(mesh)}: {', '.join(manual)} is Manual, and arrays are laid out over Explicit or Auto axes: make "
+            "the mesh by sw.make_mesh(...) as it comes; jax.shard_map makes its axes Manual inside by itself"
+        )
+
+
+def inside_jit() -> bool:
+    """Whether what is computed here is traced, to be compiled later: what leaves is then laid out by its type alone.
+
+    Under `jax.grad` or `jax.vmap` outside of `jit` arguments are traced too, but computed at once. JAX has no public way
+    to ask, so something is made, and looked at.
+    """
+    return isinstance(jax.lax.full((), 0.0), jax.core.Tracer)
 
 
 def refuse_manual() -> None:

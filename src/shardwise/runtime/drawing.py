@@ -18,9 +18,19 @@ from shardwise.errors import ArrayError, DeviceError, LayoutError, MeshError
 from shardwise.layout import Layout, check_mapping, checked_size
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand, parse_operand
-from shardwise.runtime.arrays import check_axes, check_types, explicit_axes, fetch, part_over, placed_shape, sharding_for
-from shardwise.runtime.devices import AnyMesh, find_mesh
+from shardwise.runtime.arrays import (
+    check_axes,
+    check_told,
+    check_types,
+    explicit_axes,
+    fetch,
+    part_over,
+    placed_shape,
+    sharding_for,
+)
+from shardwise.runtime.devices import AnyMesh, find_mesh, inside_jit
 from shardwise.runtime.manual import manual_mesh
+from shardwise.runtime.padding import remember
 
 GENERATOR = "threefry2x32"
 CACHED = 512
@@ -53,6 +63,8 @@ def made(
     operand = parse_operand(layout) if isinstance(layout, str) else Operand("A", Layout.parse(layout))
     check_axes(operand, mesh)
     check_types(operand, mesh)
+    if isinstance(mesh, AbstractMesh) or inside_jit():
+        check_told(operand, mesh)
     sharding_for(operand, mesh)
     shape = _shape(operand, sizes)
     whole = placed_shape(shape, operand, Mesh.parse(mesh), pad)
@@ -62,7 +74,7 @@ def made(
     if isinstance(mesh, AbstractMesh) or _is_traced():
         return maker(key, *given)
     with jax.set_mesh(mesh):
-        return maker(key, *given)
+        return remember(maker(key, *given), shape)
 
 
 @functools.lru_cache(maxsize=CACHED)
@@ -183,7 +195,7 @@ def _mesh(who: str, mesh: Any, key: Any) -> AnyMesh:
 
 
 def _is_traced() -> bool:
-    """Whether JAX is tracing: there it tells its mesh without devices only."""
+    """Whether JAX is tracing, for `jit` or any other transformation: there a mesh cannot be put in force."""
     try:
         jax.sharding.get_mesh()
     except ValueError:

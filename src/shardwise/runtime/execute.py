@@ -26,13 +26,17 @@ from shardwise.runtime.arrays import (
     check_layout,
     check_numeric,
     check_shape,
+    check_told,
     check_types,
     explicit_axes,
+    is_whole,
     place,
     sharding_of,
+    untold_dims,
 )
-from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of, refuse_manual
+from shardwise.runtime.devices import AnyMesh, check_mesh, find_mesh, hardware_of, inside_jit, refuse_manual
 from shardwise.runtime.lower import Arithmetic, lower
+from shardwise.runtime.padding import any_padded, remember, true_shape
 
 CACHED = 512
 
@@ -47,13 +51,15 @@ class Options:
     pad: bool = False
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     overlap: bool | str = True
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """What is known of an array before its values: shape, dtype, and the sharding that fixes its place.
 
-    `placeless`: nothing does, since it is of the host, or traced on no mesh as one of the host is.
+    `placeless`: nothing does, since it is of the host, or traced on no mesh as one of the host is. `loose`: inside `jit` its
+    type says that every device holds all of it, as JAX types what is made there; each keeps its part, and nothing is sent.
     """
 
     shape: tuple[int, ...]
@@ -61,24 +67,44 @@ class Signature:
     sharding: Any
     placeless: bool
     traced: bool
+    loose: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A planned and jitted function, and the arguments that must be placed before it is called, with their shapes."""
+    """A planned and jitted function, and the arguments that must be placed before it is called, with their shapes.
+
+    `told`: whether types tell the layout of the result, so that it may be made inside `jit`. `sizes`: the true ones, where
+    some dimension is padded.
+    """
 
     function: Callable[..., Any]
     operands: tuple[Operand, ...]
+    result: Operand
     mesh: AnyMesh
     to_place: tuple[tuple[int, tuple[int, ...]], ...]
+    told: bool
+    sizes: Mapping[str, int] | None
 
     def __call__(self, *arrays: Any) -> Any:
+        if not self.told and inside_jit():
+            check_told(self.result, self.mesh)
+        given = arrays
         if self.to_place:
             placed = list(arrays)
             for index, shape in self.to_place:
                 placed[index] = place(arrays[index], self.operands[index], self.mesh, shape)
             arrays = tuple(placed)
-        return self.function(*arrays)
+        result = self.function(*arrays)
+        return self.remembered(result, given) if self.sizes is not None or any_padded(given) else result
+
+    def remembered(self, result: Any, arrays: tuple[Any, ...]) -> Any:
+        """The result, with its true shape kept: what an operand fills up with zeros is zero in a sum of products."""
+        sizes = dict(zip(self.result.dims, result.shape, strict=True)) | dict(self.sizes or {})
+        for operand, array in zip(self.operands, arrays, strict=True):
+            for dim, size in zip(operand.dims, true_shape(array), strict=True):
+                sizes[dim] = min(size, sizes.get(dim, size))
+        return remember(result, (sizes[dim] for dim in self.result.dims))
 
 
 def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
@@ -97,16 +123,24 @@ def signature(array: Any) -> Signature:
     sharding = sharding_of(array)
     traced = isinstance(array, jax.core.Tracer)
     placeless = sharding is None and (not traced or jax.typeof(array).sharding.mesh.empty)
-    return Signature(array.shape, array.dtype, sharding, placeless, traced)
+    loose = traced and sharding is not None and is_whole(sharding) and inside_jit()
+    return Signature(array.shape, array.dtype, sharding, placeless, traced, loose)
 
 
 @functools.lru_cache(maxsize=CACHED)
 def prepare(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Prepared:
     """Check arrays against the equation, plan, lower and jit."""
+    check_mesh(mesh)
     _check_precision(options.arithmetic.precision)
     equation = read_equation(text, mesh, options, given)
     bound = bind(equation, mesh, options, given)
-    return prepared(rank(bound.task)[0].program, mesh, options, given, bound)
+    return prepared(_chosen(bound.task, mesh), mesh, options, given, bound)
+
+
+def _chosen(task: Problem, mesh: AnyMesh) -> Program:
+    """The cheapest program; where the planner may choose the result's layout, one that the mesh's types can tell, if any."""
+    programs = [candidate.program for candidate in rank(task)]
+    return next((each for each in programs if not any(untold_dims(each.result, mesh))), programs[0])
 
 
 def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[..., Any]:
@@ -165,9 +199,15 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
     to_place = tuple(
         (index, tuple(padded[d] if axes else bound.sizes[d] for d, axes in operand.layout.dims))
         for index, (operand, array) in enumerate(zip(operands, given, strict=True))
-        if array.placeless
+        if array.placeless or (array.loose and operand.layout.axes)
     )
-    return Prepared(jax.jit(lowered), operands, mesh, to_place)
+    result = Operand(bound.task.equation.result.name, program.result)
+    told = not any(untold_dims(program.result, mesh))
+    # Where a type does not tell the whole layout, jit is told it: else it lays the result out by its type.
+    sharding = None if told or not isinstance(mesh, jax.sharding.Mesh) else NamedSharding(mesh, program.result.spec)
+    return Prepared(
+        jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, None if same else bound.sizes
+    )
 
 
 def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Bound:
@@ -210,6 +250,7 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
         preferred,
         options.memory_limit,
         options.overlap,
+        options.exact,
     )
     return Bound(task, sizes)
 
@@ -238,9 +279,11 @@ def _are(given: tuple[Any, ...]) -> str:
 
 def _check_placed(array: Signature, operand: Operand, mesh: AnyMesh, padded: Mapping[str, int]) -> None:
     if array.sharding is not None:
-        check_layout(array.sharding, operand, mesh)
+        check_layout(
+            array.sharding, Operand(operand.name, Layout.from_spec((), operand.dims)) if array.loose else operand, mesh
+        )
     for (dim, axes), size in zip(operand.layout.dims, array.shape, strict=True):
-        if axes and padded[dim] != size:
+        if axes and padded[dim] != size and not array.loose:
             raise ArrayError(
                 f"array {operand.name} is split over {', '.join(axes)} already, with {size} of {dim}, which the equation "
                 f"needs padded to {padded[dim]}: give it as a host array, or place it with that size"

@@ -71,7 +71,7 @@ def device_print(
     shards = [jnp.asarray(as_array(array)) for array in arrays]
     kinds = [f"{shard.dtype}[{', '.join(map(str, shard.shape))}]" for shard in shards]
     samples = [_sample(shard) for shard in shards] if values else []
-    title = f"{one_line(str(label))} on mesh {grid}" if label else f"mesh {grid}"
+    title = f"{one_line(str(label))} on {grid.told}" if label else grid.told
     left_out = len(chosen) - limit
     footer = f"... and {counted(left_out, 'more device')}; limit={len(chosen)} prints all" if left_out > 0 else ""
     together = _Together(title, dict(chosen[:limit]), footer, kinds, [shard.size for shard in shards])

@@ -44,7 +44,7 @@ from shardwise.pictures.tours.scenes import (
 from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.formulas import Priced, costs_on, formulas
 from shardwise.planning.plan import rank
-from shardwise.planning.problem import problem
+from shardwise.planning.problem import DTYPE, problem
 from shardwise.reference import run
 from shardwise.steps import collectives_of, describe, moved_axes
 
@@ -52,7 +52,6 @@ MOST_ROWS = 8  # of a table, one for each device
 MOST_PROGRAMS = 5
 PROGRAM = 58  # columns of a program's words
 LINE = 78  # characters of a formula with its numbers
-DTYPE = "bfloat16"
 
 
 def screens(tour: Tour, hardware: str) -> tuple[Picture, ...]:
