@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from lacking import pytest_configure, pytest_runtest_setup, pytest_terminal_summary  # noqa: F401  pytest calls them
 
 # A shell that runs tests in the background lets them, and what they start, ignore Ctrl-C: here it is to be heard.
 signal.signal(signal.SIGINT, signal.default_int_handler)
