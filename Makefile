@@ -48,7 +48,7 @@ $(READY): pyproject.toml
 	  || { echo "Shardwise needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) with $$($(BIN)/python --version); the first time takes a minute or two ..."
-	@$(PIP_INSTALL) --editable '.[$(TOOLS),$(COMPILERS)]' 2>$(VENV)/pip.log || { \
+	@$(PIP_INSTALL) --editable '.[$(TOOLS)$(addprefix $(COMMA),$(COMPILERS))]' 2>$(VENV)/pip.log || { \
 	  echo "Not everything can be installed: $$(grep -m 1 ERROR $(VENV)/pip.log)"; \
 	  $(PIP_INSTALL) --editable '.[$(TOOLS)]' || exit 1; \
 	  for compiler in $(subst $(COMMA), ,$(COMPILERS)); do \
@@ -110,5 +110,5 @@ golden: $(READY)
 	@$(BIN)/python -m tests.golden.make $(ARGS)
 
 clean:
-	rm -rf .venv .venv-floor .venv-newest build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-floor .venv-newest .venv-bare build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
