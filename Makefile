@@ -66,7 +66,7 @@ browser: export DEBIAN_FRONTEND := noninteractive
 browser: $(READY)
 	@$(BIN)/python tests/lacking.py browser || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
 	  echo "Installing Chromium and its driver for the browser tests ..."; \
-	  { timeout 120 $(APT) update; timeout 300 $(APT) install -y --download-only $(CHROMIUM) \
+	  { timeout -k 10 120 $(APT) update && timeout -k 10 300 $(APT) install -y --download-only $(CHROMIUM) \
 	    && $(APT) install -y --no-download $(CHROMIUM); } </dev/null >$(VENV)/apt.log 2>&1 \
 	    || echo "They could not be installed ($(VENV)/apt.log says why)."; }
 
