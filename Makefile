@@ -2,24 +2,33 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+# What is installed beside Shardwise. Compilers of devices that are not attached are gone without where they cannot be had.
+TOOLS := dev,bench,docs
+COMPILERS ?= tpu,gpu
 # One more requirement for pip, to test against a chosen JAX: make test VENV=.venv-old JAX_CONSTRAINT="jax>=0.10,<0.11"
 JAX_CONSTRAINT ?=
 # More arguments for pytest: make test ARGS="tests/test_house.py -x"
 ARGS ?=
+# How many processes run the tests: one for each core, and one where ARGS names tests. A file's tests share a process,
+# and the files go in the order of their names, which has the longest early.
+WORKERS ?= $(if $(findstring tests/,$(ARGS)),0,auto --maxprocesses=8)
+PARALLEL := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMMA := ,
+PIP_INSTALL := $(BIN)/python -m pip install --quiet $(if $(JAX_CONSTRAINT),'$(JAX_CONSTRAINT)')
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format docs bench bench-overlap fuzz soak golden clean
+.PHONY: help setup demo browser test test-fast lint format docs bench bench-overlap fuzz soak golden clean
 
 help:
 	@echo "make setup       a virtual environment in $(VENV) with Shardwise and its tools (the others call it)"
 	@echo "make demo        the headline case on simulated devices"
-	@echo "make test        every test"
+	@echo "make test        every test (installs Chromium first where it is missing and may be)"
 	@echo "make test-fast   the tests that need no JAX"
 	@echo "make lint        ruff, pyrefly and the floors of the house"
 	@echo "make format      ruff's fixes and format"
@@ -39,14 +48,33 @@ $(READY): pyproject.toml
 	  || { echo "Shardwise needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) with $$($(BIN)/python --version); the first time takes a minute or two ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench,docs,tpu,gpu]' $(if $(JAX_CONSTRAINT),'$(JAX_CONSTRAINT)')
+	@$(PIP_INSTALL) --editable '.[$(TOOLS)$(addprefix $(COMMA),$(COMPILERS))]' 2>$(VENV)/pip.log || { \
+	  echo "Not everything can be installed: $$(grep -m 1 ERROR $(VENV)/pip.log)"; \
+	  $(PIP_INSTALL) --editable '.[$(TOOLS)]' || exit 1; \
+	  for compiler in $(subst $(COMMA), ,$(COMPILERS)); do \
+	    $(PIP_INSTALL) --editable ".[$(TOOLS),$$compiler]" 2>$(VENV)/pip-$$compiler.log \
+	      || echo "Going on without the $$compiler compiler ($(VENV)/pip-$$compiler.log says why; rm $(READY) tries again)."; \
+	  done; }
 	@touch $(READY)
+
+# The browser tests drive Chromium, which is no Python package. Where it is missing and may be installed, it is;
+# otherwise the tests say so in their last lines. No step waits for ever for a network that is not there.
+APT := apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o DPkg::Lock::Timeout=60
+CHROMIUM := --no-install-recommends chromium chromium-driver fonts-liberation
+
+browser: export DEBIAN_FRONTEND := noninteractive
+browser: $(READY)
+	@$(BIN)/python tests/lacking.py browser || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+	  echo "Installing Chromium and its driver for the browser tests ..."; \
+	  { timeout -k 10 120 $(APT) update && timeout -k 10 300 $(APT) install -y --download-only $(CHROMIUM) \
+	    && $(APT) install -y --no-download $(CHROMIUM); } </dev/null >$(VENV)/apt.log 2>&1 \
+	    || echo "They could not be installed ($(VENV)/apt.log says why)."; }
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
-test: $(READY)
-	@$(PYTEST) $(ARGS)
+test: $(READY) $(if $(and $(findstring tests/,$(ARGS)),$(if $(findstring tests/browser,$(ARGS)),,other)),,browser)
+	@$(PYTEST) -n $(WORKERS) $(PARALLEL) $(ARGS)
 
 test-fast: $(READY)
 	@$(PYTEST) -m "not jax" $(ARGS)
@@ -82,5 +110,5 @@ golden: $(READY)
 	@$(BIN)/python -m tests.golden.make $(ARGS)
 
 clean:
-	rm -rf .venv .venv-floor .venv-newest build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-floor .venv-newest .venv-bare build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from lacking import pytest_configure, pytest_runtest_setup, pytest_terminal_summary  # noqa: F401  pytest calls them
 
 # A shell that runs tests in the background lets them, and what they start, ignore Ctrl-C: here it is to be heard.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# Most of the time of the tests is that of compilers. What XLA makes of a program is the same without the last of LLVM's
+# optimisations, which only make machine code of it that would run faster, and are a quarter of the time.
+os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}".strip()
 
 # HYPOTHESIS_PROFILE=ci draws the same examples on every run; dev draws new ones. Neither sets a deadline:
 # the first call of a jitted function compiles it.

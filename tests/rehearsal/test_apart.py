@@ -25,6 +25,7 @@ def shaped(spec, mesh=MESH):
     return jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=NamedSharding(mesh, spec))
 
 
+@pytest.mark.needs(compiler_of="topology")
 @pytest.mark.parametrize("topology", ["v5e:2x4", "h100:8"])
 def test_a_function_comes_back_compiled(topology):
     def gathered(tree, key, scale):
@@ -40,6 +41,7 @@ def test_a_function_comes_back_compiled(topology):
     assert found.memory.peak > 0
 
 
+@pytest.mark.needs("tpu")
 def test_axes_and_their_types_are_those_of_the_arguments_or_those_given():
     auto = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
     found = compile_apart(lambda a: jax.lax.with_sharding_constraint(a * 2, P(None, "x")), (shaped(P("x"), auto),), "v5e:2x4")
@@ -50,6 +52,7 @@ def test_axes_and_their_types_are_those_of_the_arguments_or_those_given():
     assert "f32[8,64]" in found.text
 
 
+@pytest.mark.needs("tpu")
 def test_what_is_donated_static_or_at_home_elsewhere_comes_along():
     host = sw.make_mesh("x=4, y=2")
 
@@ -63,6 +66,7 @@ def test_what_is_donated_static_or_at_home_elsewhere_comes_along():
     assert found.replicated == ()
 
 
+@pytest.mark.needs("tpu")
 def test_this_process_loads_no_compiler_of_other_devices():
     code = """
         import jax
@@ -85,6 +89,7 @@ def test_a_function_that_cannot_be_traced_is_refused_here():
         compile_apart(wrong, (shaped(P("x")),), "v5e:2x4")
 
 
+@pytest.mark.needs("tpu")
 def test_refusals_of_the_child_are_told_as_its_own():
     with pytest.raises(MeshError, match="mesh x=4, y=2 has 8 devices, and v5e:2x2 has 4"):
         compile_apart(lambda a: a * 2, (shaped(P("x")),), "v5e:2x2")

@@ -63,6 +63,7 @@ def shapes(case: Case, of: str) -> list[jax.ShapeDtypeStruct]:
     ]
 
 
+@pytest.mark.needs(compiler_of="target")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_what_is_compiled_is_what_is_planned(name: str, target: str):
@@ -129,6 +130,7 @@ TAMPERED = [
 ]
 
 
+@pytest.mark.needs(compiler_of="target")
 @pytest.mark.parametrize(("name", "target", "how"), TAMPERED, ids=[f"{n}-{t}-{h.__name__}" for n, t, h in TAMPERED])
 def test_a_program_that_was_tampered_with_fails(name: str, target: str, how: Callable[..., list[str]]):
     audit = compiled(name, target)

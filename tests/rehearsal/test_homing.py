@@ -26,7 +26,7 @@ def host():
     return sw.make_mesh("x=4, y=2")
 
 
-@pytest.fixture(scope="module", params=TOPOLOGIES)
+@pytest.fixture(scope="module", params=[pytest.param(text, marks=pytest.mark.needs(compiler_of="away")) for text in TOPOLOGIES])
 def away(request):
     return mesh_of(request.param, "x=4, y=2")
 
@@ -104,6 +104,7 @@ def test_a_function_is_traced_with_the_mesh_in_force(host, away):
         assert collective in compiled(lowering, away)
 
 
+@pytest.mark.needs("tpu")
 def test_constraints_by_spec_work_under_automatic_axes(host):
     mesh = mesh_of("v5e:2x4", "x=4, y=2", axis_types=AxisType.Auto)
     lowering = lower_on(lambda a: jax.lax.with_sharding_constraint(a * 2, P("x", "y")), (shaped(host, P("x")),), mesh)

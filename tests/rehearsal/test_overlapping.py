@@ -18,6 +18,7 @@ from shardwise.program import unfused
 SMALLEST = "16384x1024x2048"
 
 
+@pytest.mark.needs("tpu")
 def test_a_gathered_product_beats_the_compilers_own(tmp_path, capsys):
     path = tmp_path / "rows.json"
     case = ("--on", "v5e:2x4", "--kinds", "AG", "--sizes", SMALLEST)
@@ -47,6 +48,7 @@ def test_the_local_product_is_that_of_the_shards_once_gathered():
     assert found["multiply, then all-gather C over x (I)"]["I"] == 8
 
 
+@pytest.mark.needs("tpu")
 @pytest.mark.slow
 def test_the_gradient_of_a_pair_is_overlapped():
     pair = measured_pair("v5e:2x2", {"I": 4096, "J": 2048, "F": 8192})

@@ -46,6 +46,7 @@ def module(tmp_path) -> str:
     return module_of(tmp_path, MODULE)
 
 
+@pytest.mark.needs("tpu")
 def test_rehearse_a_function(module, capsys):
     assert main(["rehearse", f"{module}:total", "--args", "float32[8@x,4]", "--mesh", "x=8", "--on", "v5e:2x4"]) == 0
     printed = capsys.readouterr().out
@@ -53,6 +54,7 @@ def test_rehearse_a_function(module, capsys):
     assert f"{module}.py:7" in printed
 
 
+@pytest.mark.needs("tpu")
 def test_rehearse_as_json_with_a_trace(module, capsys):
     arguments = ["--args", f"{module}:inputs", "--mesh", "x=4,y=2", "--on", "v5e:2x4", "--trace", "t.json", "--json"]
     assert main(["rehearse", f"{module}:total", *arguments]) == 0
@@ -61,6 +63,7 @@ def test_rehearse_as_json_with_a_trace(module, capsys):
     assert json.loads(Path("t.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.needs("tpu")
 def test_rehearse_an_equation_and_hold_it_to_its_plan(capsys, monkeypatch):
     problem = (EQUATION, "--sizes", "I=4096,J=1024,K=2048", "--mesh", "x=8", "--on", "v5e:2x4")
     assert main(["rehearse", *problem]) == 0
@@ -94,6 +97,7 @@ def test_mistakes_in_a_rehearsal(arguments, message, capsys):
     assert message in said(capsys)
 
 
+@pytest.mark.needs("tpu")
 def test_lock_for_devices_that_are_not_attached(module, capsys):
     split = ("--args", "float32[8@x,4]", "--mesh", "x=8")
     assert main(["lock", f"{module}:total", *split, "--on", "v5e:2x4"]) == 0
@@ -105,6 +109,7 @@ def test_lock_for_devices_that_are_not_attached(module, capsys):
     assert dict(lock.read("comms.lock").entries[1].versions).keys() == {"jax", "libtpu"}
 
 
+@pytest.mark.needs("tpu")
 def test_the_fixture_rehearses(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(TEST)
@@ -115,6 +120,7 @@ def test_the_fixture_rehearses(pytester, monkeypatch):
     assert (entry.key, [row.kind for row in entry.rows]) == ("total@v5e:2x4", ["all-reduce"])
 
 
+@pytest.mark.needs("tpu")
 def test_a_users_mesh_of_all_devices_serves(capsys):
     """A module that makes its mesh while it is imported finds devices, and none of an accelerator's."""
     Path("own.py").write_text(
@@ -126,6 +132,7 @@ def test_a_users_mesh_of_all_devices_serves(capsys):
     assert capsys.readouterr().out.startswith("total on v5e:2x4, mesh x=8: 1 collective")
 
 
+@pytest.mark.needs("tpu")
 def test_a_report_holds_what_the_compiler_made(capsys, tmp_path):
     assert main(["report", "--help"]) == 0
     example = re.findall(r"shardwise (report .*--on.*)$", capsys.readouterr().out, re.MULTILINE)

@@ -10,6 +10,7 @@ import textwrap
 
 import jax
 import jax.numpy as jnp
+import lacking
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -41,6 +42,7 @@ def in_a_process(code: str, **environment: str | None) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.needs(compiler_of="text")
 @pytest.mark.parametrize("text", TPUS + GPUS)
 def test_every_promised_topology_compiles(text):
     topology = Topology.parse(text)
@@ -51,6 +53,7 @@ def test_every_promised_topology_compiles(text):
     assert memory_of(compiled).peak > 0
 
 
+@pytest.mark.needs(compiler_of="text")
 @pytest.mark.parametrize("text", [text for text in TPUS + GPUS if not text.startswith("v3")])
 def test_devices_are_as_many_as_the_topology_says_and_of_its_hardware(text):
     topology = Topology.parse(text)
@@ -60,6 +63,7 @@ def test_devices_are_as_many_as_the_topology_says_and_of_its_hardware(text):
     assert devices_of(topology) is devices
 
 
+@pytest.mark.needs(compiler_of="text")
 @pytest.mark.parametrize(("text", "axes"), [("v5e:2x4", "x=4, y=2"), ("v5e:2x4", "x=8"), ("tpu7x:2x2x1", "x=2, y=4")])
 def test_a_mesh_lies_on_the_topology_in_mesh_order(text, axes):
     topology = Topology.parse(text)
@@ -70,17 +74,20 @@ def test_a_mesh_lies_on_the_topology_in_mesh_order(text, axes):
     assert tuple(shown) == mesh_order(topology, Mesh.parse(axes))
 
 
+@pytest.mark.needs("gpu")
 def test_gpus_stand_host_by_host():
     mesh = mesh_of("h100:2x8", {"node": 2, "x": 8})
     assert [[device.process_index for device in row] for row in mesh.devices] == [[0] * 8, [1] * 8]
 
 
+@pytest.mark.needs("tpu")
 def test_axis_types_are_those_asked_for():
     assert mesh_of("v5e:2x4", "x=8", axis_types=AxisType.Auto).axis_types == (AxisType.Auto,)
     with pytest.raises(MeshError, match="one for each axis"):
         mesh_of("v5e:2x4", "x=8", axis_types="auto")
 
 
+@pytest.mark.needs(compiler_of="text")
 @pytest.mark.parametrize("text", ["v5e:2x4", "h100:8"])
 def test_a_smaller_mesh_takes_part_of_the_topology(text):
     mesh = mesh_of(text, "x=4")
@@ -95,6 +102,7 @@ def test_axes_that_do_not_fit_are_refused():
         mesh_of("v5e:2x4", "x=7")
 
 
+@pytest.mark.needs("tpu")
 def test_a_program_too_large_for_the_memory_is_refused_with_the_compilers_reason():
     mesh = mesh_of("v5e:2x4")
     a = jax.ShapeDtypeStruct((200_000, 200_000), jnp.float32, sharding=NamedSharding(mesh, P()))
@@ -102,6 +110,7 @@ def test_a_program_too_large_for_the_memory_is_refused_with_the_compilers_reason
         compile_for(jax.jit(lambda a: a @ a).lower(a), Topology.parse("v5e:2x4"))
 
 
+@pytest.mark.needs("tpu", "gpu")
 def test_the_environment_is_left_as_it_was(monkeypatch):
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "mine")
     before = dict(os.environ)
@@ -121,8 +130,10 @@ def test_a_missing_compiler_names_its_extra(monkeypatch, text, extra):
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     with pytest.raises(MissingExtraError, match=rf'pip install "shardwise\[{extra}\]"'):
         mesh_of(text)
+    assert f'pip install "shardwise[{extra}]"' in str(lacking.lacks(extra))
 
 
+@pytest.mark.needs("tpu")
 def test_what_the_compiler_does_not_know_is_told_in_its_words(monkeypatch):
     def refuse(**options):
         raise ValueError("INVALID_ARGUMENT: no such\nchip")
@@ -133,12 +144,14 @@ def test_what_the_compiler_does_not_know_is_told_in_its_words(monkeypatch):
         devices_of(Topology.parse("v5e:2x4"))
 
 
+@pytest.mark.needs("tpu")
 def test_several_processes_may_compile_at_once():
     mesh_of("v5e:2x4")  # this process holds the TPU compiler
     done = in_a_process("from shardwise.compiled.targets.devices import mesh_of; print(mesh_of('v5e:2x4').size)")
     assert done.stdout == "8\n", done.stderr
 
 
+@pytest.mark.needs(compiler_of="text")
 @pytest.mark.parametrize("text", ["v5e:2x4", "h100:8"])
 @pytest.mark.parametrize("platforms", ["cpu", None])
 def test_nothing_else_need_be_set_and_nothing_is_printed_about_missing_devices(text, platforms):
