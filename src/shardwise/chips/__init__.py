@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import HardwareError, did_you_mean
+from shardwise.errors import HardwareError, did_you_mean, quoted
 from shardwise.mesh import Mesh
 
 _FOLDER = Path(__file__).with_name("catalogue")
@@ -164,7 +164,7 @@ class Catalogue:
             return name
         if name not in self.names():
             have = f"the catalogue holds {', '.join(self.names())}"
-            raise HardwareError(f"unknown hardware {name!r}: {have}{did_you_mean(str(name), self.names())}")
+            raise HardwareError(f"unknown hardware {quoted(name)}: {have}{did_you_mean(str(name), self.names())}")
         return _load(name)
 
     def names(self) -> tuple[str, ...]:
