@@ -115,7 +115,16 @@ def quoted(value: Any, most: int = SHOWN_VALUE) -> str:
         if isinstance(value, int):
             return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
         text = f"a {type(value).__name__}"
-    return text if len(text) <= most else f"{text[: most * 2 // 3]}...{text[-most // 3 :]}"
+    return shortened(text, most)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text without its middle, where it is longer than that.
+
+    >>> shortened("abcdefghijkl", 9)
+    'abcdef...jkl'
+    """
+    return text if len(text) <= most else f"{text[: most * 2 // 3]}...{text[-(most // 3) :]}"
 
 
 def _columns(text: str) -> int:

@@ -113,7 +113,10 @@ def _family_name(text: str, word: str) -> str:
     known = ", ".join(families())
     raise HardwareError(
         pointed(
-            text, len(text) - len(text.lstrip()), f"no devices {quoted(word)}{did_you_mean(name, families())}", f"known are {known}"
+            text,
+            len(text) - len(text.lstrip()),
+            f"no devices {quoted(word)}{did_you_mean(name, families())}",
+            f"known are {known}",
         )
     )
 

@@ -62,7 +62,9 @@ def problem(
     for operand in (*canonical.operands, *canonical.via, canonical.result):
         operand.layout.shard_shape(sizes, grid)
         if math.prod(sizes[dim] for dim in operand.dims) > MOST_ELEMENTS:
-            raise PlanError(f"array {operand} has more than {MOST_ELEMENTS:.2g} elements, too many to estimate: use smaller sizes")
+            raise PlanError(
+                f"array {operand} has more than {MOST_ELEMENTS:.2g} elements, too many to estimate: use smaller sizes"
+            )
     if dtype not in ITEM_BYTES:
         known = ", ".join(sorted(ITEM_BYTES))
         raise PlanError(f"unknown dtype {quoted(dtype)}: use one of {known}{did_you_mean(dtype, ITEM_BYTES)}")
@@ -70,7 +72,9 @@ def problem(
         if isinstance(memory_limit, bool) or not isinstance(memory_limit, numbers.Real):
             raise PlanError(f"a memory limit of {quoted(memory_limit)} is no number: give the bytes of one device, as 16e9")
         if not memory_limit > 0:
-            raise PlanError(f"a memory limit of {quoted(memory_limit)} bytes holds nothing: give the bytes of one device, as 16e9")
+            raise PlanError(
+                f"a memory limit of {quoted(memory_limit)} bytes holds nothing: give the bytes of one device, as 16e9"
+            )
     if overlap not in OVERLAPS:
         raise PlanError(f"overlap={quoted(overlap)}: known are {', '.join(map(repr, OVERLAPS))}")
     chip, topology = hardware_on(hardware_name, grid)
@@ -79,7 +83,10 @@ def problem(
 
 def _check_length(equation: Equation) -> None:
     """Refuse what is too long to search before anything is done with it."""
-    counts = ((len(equation.operands), MOST_OPERANDS, "operands"), (len(equation.via) + 1, MOST_STAGES, "layouts of the result"))
+    counts = (
+        (len(equation.operands), MOST_OPERANDS, "operands"),
+        (len(equation.via) + 1, MOST_STAGES, "layouts of the result"),
+    )
     for count, most, what in counts:
         if count > most:
             raise PlanError(f"the equation has {count} {what}, and at most {most} are planned: split it into several equations")
