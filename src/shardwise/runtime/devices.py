@@ -160,6 +160,44 @@ def refuse_manual() -> None:
         )
 
 
+def settled(mesh: AnyMesh) -> AnyMesh:
+    """The mesh to run on, once it is held against the one in force (`jax.set_mesh`), which JAX takes in any case.
+
+    Where both have the same devices and axes it is the one in force, whose axes may be of other types.
+
+    Raises:
+        MeshError: both are named: they differ; or an axis of the mesh in force is manual.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    if context.empty:
+        return mesh
+    refuse_manual()
+    concrete = _mesh_in_force()
+    if context == mesh or (concrete is mesh and concrete is not None):
+        return mesh
+    same = Mesh.parse(context) == Mesh.parse(mesh)
+    if same and isinstance(mesh, jax.sharding.Mesh) and concrete is not None:
+        same = concrete.devices.tolist() == mesh.devices.tolist()
+    if not same:
+        where = "on other devices, " if Mesh.parse(context) == Mesh.parse(mesh) else ""
+        raise MeshError(
+            f"mesh {Mesh.parse(mesh)} is given, and mesh {Mesh.parse(context)} is in force, {where}in which JAX runs everything: "
+            f"give none, or put the one that is meant in force, with jax.set_mesh(mesh): ..."
+        )
+    if context.axis_types == mesh.axis_types:
+        return mesh
+    return context if concrete is None else concrete
+
+
+def _mesh_in_force() -> jax.sharding.Mesh | None:
+    """The mesh in force with its devices; None within jit, where it has none."""
+    try:
+        found = jax.sharding.get_mesh()
+    except ValueError:
+        return None
+    return found if isinstance(found, jax.sharding.Mesh) and not found.empty else None
+
+
 def hardware_of(mesh: AnyMesh, name: str | Hardware | None) -> Hardware:
     """The hardware to reckon with: the one named, or the one that the mesh's devices are.
 

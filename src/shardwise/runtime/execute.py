@@ -31,7 +31,7 @@ from shardwise.runtime.arrays import (
     place,
     sharding_of,
 )
-from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of, refuse_manual
+from shardwise.runtime.devices import AnyMesh, find_mesh, hardware_of, refuse_manual, settled
 from shardwise.runtime.lower import Arithmetic, lower
 
 CACHED = 512
@@ -71,6 +71,7 @@ class Prepared:
     operands: tuple[Operand, ...]
     mesh: AnyMesh
     to_place: tuple[tuple[int, tuple[int, ...]], ...]
+    sums: str = ""  # the first operand of partial sums, if there is one
 
     def __call__(self, *arrays: Any) -> Any:
         if self.to_place:
@@ -78,7 +79,17 @@ class Prepared:
             for index, shape in self.to_place:
                 placed[index] = place(arrays[index], self.operands[index], self.mesh, shape)
             arrays = tuple(placed)
-        return self.function(*arrays)
+        if not self.sums:
+            return self.function(*arrays)
+        try:
+            return self.function(*arrays)
+        except (NotImplementedError, ValueError) as error:
+            if "unreduced" not in str(error):
+                raise
+            raise ArrayError(
+                f"array {self.sums} holds partial sums, which JAX cannot map: outside of jax.vmap write the mapped dimension "
+                f"in the equation, as {self.sums}[N, I], or ask for the result without {{U}} inside"
+            ) from error
 
 
 def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
@@ -88,8 +99,7 @@ def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
     arrays = tuple(map(as_array, arrays))
     _check_options(options)
     refuse_manual()
-    if not isinstance(mesh, AnyMesh):
-        mesh = find_mesh(mesh, arrays)
+    mesh = settled(mesh if isinstance(mesh, AnyMesh) else find_mesh(mesh, arrays))
     return prepare(text, mesh, options, tuple(map(signature, arrays)))(*arrays)
 
 
@@ -121,7 +131,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
         raise MeshError(f"the plan is for mesh {task.mesh}, and the mesh given is {grid}")
 
     @functools.lru_cache(maxsize=CACHED)
-    def prepare_for(given: tuple[Signature, ...]) -> Prepared:
+    def prepare_for(mesh: AnyMesh, given: tuple[Signature, ...]) -> Prepared:
         options = Options(task.hardware)
         bound = bind(task.equation, mesh, options, given)
         if bound.sizes != task.sizes:
@@ -132,7 +142,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
     def function(*arrays: Any) -> Any:
         arrays = tuple(map(as_array, arrays))
         refuse_manual()
-        return prepare_for(tuple(map(signature, arrays)))(*arrays)
+        return prepare_for(settled(mesh), tuple(map(signature, arrays)))(*arrays)
 
     return function
 
@@ -167,7 +177,8 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
         for index, (operand, array) in enumerate(zip(operands, given, strict=True))
         if array.placeless
     )
-    return Prepared(jax.jit(lowered), operands, mesh, to_place)
+    sums = next((operand.name for operand in operands if operand.layout.on(Mesh.parse(mesh)).unreduced), "")
+    return Prepared(jax.jit(lowered), operands, mesh, to_place, sums)
 
 
 def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Bound:
