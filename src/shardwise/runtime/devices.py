@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 
 from shardwise.chips import Hardware, hardware
-from shardwise.errors import DeviceError, MeshError
+from shardwise.errors import DeviceError, MeshError, quoted
 from shardwise.mesh import Mesh
 
 # Seconds until a CPU collective that lacks a device is reported as stuck, and until it ends the process.
@@ -19,6 +19,8 @@ PATIENCE = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
     "xla_cpu_collective_call_terminate_timeout_seconds": 600,
 }
+
+MOST_SIMULATED = 2048  # devices of one host: JAX starts as many in seconds, and a hundred thousand not within minutes
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -31,10 +33,13 @@ def simulate(n: int) -> None:
     8
 
     Raises:
-        DeviceError: `n` is not positive, or JAX has started already with another number of devices.
+        DeviceError: `n` is not positive, or too large, or JAX has started already with another number of devices.
     """
     if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
-        raise DeviceError(f"simulate({n!r}): give the number of devices, at least 1")
+        raise DeviceError(f"simulate({quoted(n)}): give the number of devices, at least 1")
+    if n > MOST_SIMULATED:
+        way_out = "use a smaller mesh; sw.plan and sw.rehearse need no devices"
+        raise DeviceError(f"simulate({quoted(n)}): a host is at most {MOST_SIMULATED:,} devices: {way_out}")
     n = int(n)
     set_patience()
     try:
@@ -83,7 +88,7 @@ def make_mesh(
     if len(chosen) < grid.size:
         way_out = (
             f"simulate them with sw.simulate({grid.size}) before the first use of JAX"
-            if devices is None and chosen[0].platform == "cpu"
+            if devices is None and chosen[0].platform == "cpu" and grid.size <= MOST_SIMULATED
             else "use a smaller mesh"
         )
         raise DeviceError(f"mesh {grid} needs {grid.size} devices, and there are {len(chosen)}: {way_out}")
@@ -99,7 +104,7 @@ def _checked_devices(devices: Any) -> list[jax.Device]:
     chosen = list(devices) if isinstance(devices, Iterable) else [devices]
     wrong = next((device for device in chosen if not isinstance(device, jax.Device)), None)
     if wrong is not None:
-        raise DeviceError(f"{wrong!r} is no device: give devices of jax.devices(), in mesh order")
+        raise DeviceError(f"{quoted(wrong)} is no device: give devices of jax.devices(), in mesh order")
     if len(set(chosen)) < len(chosen):
         raise DeviceError("a device is given twice: a mesh holds every device once")
     return chosen
@@ -117,7 +122,7 @@ def checked_types(axis_types: Any, grid: Mesh) -> tuple[AxisType, ...] | None:
         return (axis_types,) * len(grid.axes)
     types = tuple(axis_types) if isinstance(axis_types, Iterable) else (axis_types,)
     if len(types) != len(grid.axes) or not all(isinstance(each, AxisType) for each in types):
-        raise MeshError(f"axis_types={axis_types!r}: give one jax.sharding.AxisType, or one for each axis of mesh {grid}")
+        raise MeshError(f"axis_types={quoted(axis_types)}: give one jax.sharding.AxisType, or one for each axis of mesh {grid}")
     return types
 
 
