@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
 SHOWN_CHARACTERS = 160
+MOST_SAID = 400  # characters of a reason that holds names
 SHOWN_VALUE = 60  # characters of a value that a message shows
 
 
@@ -78,7 +80,8 @@ def pointed(text: str, position: int, what: str, fix: str) -> str:
     before, behind = one_line(text[start:position]), one_line(text[position : start + SHOWN_CHARACTERS])
     before = ("..." if start else "") + before
     rest = "..." if start + SHOWN_CHARACTERS < len(text) else ""
-    return f"{before}{behind}{rest}: {one_line(what)}\n{' ' * _columns(before)}^  {one_line(fix)}"
+    what, fix = (shortened(one_line(said), MOST_SAID) for said in (what, fix))
+    return f"{before}{behind}{rest}: {what}\n{' ' * _columns(before)}^  {fix}"
 
 
 def one_line(text: str) -> str:
@@ -101,6 +104,18 @@ def lines_of(text: str) -> str:
     'one [31m\\ntwo'
     """
     return "\n".join(map(one_line, text.split("\n")))
+
+
+def as_json(facts: Any) -> str:
+    """Facts as JSON that may go to a terminal: what does not show is written by its number, as JSON allows within strings.
+
+    >>> print(as_json({"A²": "\\x9b2J"}))
+    {
+      "A²": "\\u009b2J"
+    }
+    """
+    text = json.dumps(facts, ensure_ascii=False, indent=2)
+    return "\n".join("".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line) for line in text.split("\n"))
 
 
 def quoted(value: Any, most: int = SHOWN_VALUE) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import metadata
@@ -14,7 +13,7 @@ from typing import Any
 
 from shardwise.chips.topology import Topology
 from shardwise.compiled.lock import Made
-from shardwise.errors import AuditMismatchError, DeviceError, FileError, ShardwiseError
+from shardwise.errors import AuditMismatchError, DeviceError, FileError, ShardwiseError, as_json, lines_of, one_line
 from shardwise.loading import arguments, check_call, load_function
 from shardwise.mesh import Mesh
 from shardwise.session import WIDE, choose_devices, enough_bits, mesh_on, progress
@@ -41,7 +40,7 @@ def rehearse(options: argparse.Namespace) -> int:
         found, plan = _planned(options)
         return _show(found, options, plan)
     if options.sizes:
-        raise ShardwiseError(f"--sizes belong to an equation, and {options.function} is a function: give its --args")
+        raise ShardwiseError(f"--sizes belong to an equation, and {one_line(options.function)} is a function: give its --args")
     return _show(compiled(made_by(options.function, options)), options)
 
 
@@ -157,7 +156,7 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
     if options.args:
         raise ShardwiseError("--args belong to a function: an equation has --sizes, and --dtype")
     if not options.mesh:
-        raise ShardwiseError(f"the mesh of {options.function} is missing: add it, as --mesh x=8")
+        raise ShardwiseError(f"the mesh of {one_line(options.function)} is missing: add it, as --mesh x=8")
     topology = Topology.parse(options.on)
     plan = api.plan(
         options.function,
@@ -202,7 +201,7 @@ def _check_forms(options: argparse.Namespace) -> None:
     if options.json and options.timeline:
         raise ShardwiseError("--json and --timeline are two forms of the same audit: ask for one of them")
     if options.trace and not Path(options.trace).parent.is_dir():
-        raise FileError(f"--trace {options.trace}: there is no folder {Path(options.trace).parent}")
+        raise FileError(f"--trace {one_line(options.trace)}: there is no folder {one_line(str(Path(options.trace).parent))}")
 
 
 def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
@@ -213,15 +212,15 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
         try:
             found.timeline(options.hardware).save(options.trace)
         except OSError as error:
-            raise FileError(f"--trace {options.trace}: cannot be written: {error.strerror or error}") from None
+            raise FileError(f"--trace {one_line(options.trace)}: cannot be written: {error.strerror or error}") from None
     differs = None if plan is None else _differs(found, plan)
     if options.json:
         certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
-        print(json.dumps(facts(found) | certificate, ensure_ascii=False, indent=2))
+        print(as_json(facts(found) | certificate))
     else:
         print(found)
         if plan is not None:
-            print("\n" + (differs or "compiled as planned: the same collectives, axes and bytes"))
+            print("\n" + (lines_of(differs) or "compiled as planned: the same collectives, axes and bytes"))
         if options.timeline:
             print(f"\n{found.timeline(options.hardware)}")
     return 1 if differs else 0

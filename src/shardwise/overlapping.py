@@ -13,7 +13,7 @@ from typing import Any
 from shardwise import api
 from shardwise.chips.topology import Topology
 from shardwise.compiled.lock import Made
-from shardwise.errors import FileError, HardwareError, ShardwiseError
+from shardwise.errors import FileError, HardwareError, ShardwiseError, one_line
 from shardwise.evidence import start, versions
 from shardwise.measure import overlap
 from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     target = str(_known(options.on))
     wanted = overlap.cases(target, options.kinds, options.sizes)
     if options.json and not Path(options.json).parent.is_dir():
-        raise FileError(f"--json {options.json}: there is no folder {Path(options.json).parent}")
+        raise FileError(f"--json {one_line(options.json)}: there is no folder {one_line(str(Path(options.json).parent))}")
     start([Made("bench-overlap", on=target)])
     print(f"{target}, mesh x={Topology.parse(target).size}, bfloat16; times {MODELLED}")
     rows: list[Row] = []
@@ -76,7 +76,7 @@ def _write(path: str, target: str, rows: list[Row]) -> None:
     try:
         Path(path).write_text(json.dumps(facts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise FileError(f"--json {path}: cannot be written: {error.strerror or error}") from None
+        raise FileError(f"--json {one_line(path)}: cannot be written: {error.strerror or error}") from None
 
 
 # One case.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import logging
 import math
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import DeviceError, FileError, ShardwiseError, one_line, quoted
+from shardwise.errors import DeviceError, FileError, ShardwiseError, as_json, lines_of, one_line, quoted
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse, parse_sizes, sizes_padded_on
 from shardwise.planning.explain import facts
@@ -75,7 +74,7 @@ def _run(
     if not options.json:
         _show(equation, arrays, result, outcome, options)
     else:
-        print(json.dumps(_facts(ranked, outcome), ensure_ascii=False, indent=2))
+        print(as_json(_facts(ranked, outcome)))
     if options.output:
         _write(options.output, result, shape)
     return 1 if outcome.check is not None and not outcome.check.ok else 0
@@ -302,7 +301,7 @@ def _show(equation: Equation, arrays: list[Any], result: Any, outcome: Outcome, 
         drawn = lying(array.sharding, array.shape)
         named = tuple((dim, axes) for dim, (_, axes) in zip(operand.dims, drawn.layout.dims, strict=True))
         layout = dataclasses.replace(drawn.layout, dims=named)
-        print(dataclasses.replace(drawn, name=operand.name, layout=layout), end="\n\n")
+        print(lines_of(str(dataclasses.replace(drawn, name=operand.name, layout=layout))), end="\n\n")
     if outcome.check is not None:
         print(f"check against the unsharded result: {outcome.check}")
     print(

@@ -22,7 +22,7 @@ HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
 def table(audit: Audit) -> str:
     """The whole audit as text."""
     timeline = replayed(audit)
-    return "\n".join([headline(audit), *_rows(audit, timeline), *below(audit, timeline)])
+    return "\n".join(map(one_line, [headline(audit), *_rows(audit, timeline), *below(audit, timeline)]))
 
 
 def replayed(audit: Audit) -> Timeline | None:
