@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from shardwise import __version__
-from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, shortened
+from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
 
 EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
 GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.
@@ -44,15 +44,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShardwiseError as error:
         print(_said(_in_options(str(error))), file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as error:  # what the system says of a name or a file that nothing else has told of
+        name = getattr(error, "filename", None) or "this"
+        print(_said(f"{quoted(name)}: {getattr(error, 'strerror', None) or error}"), file=sys.stderr)
+        return 2
     except MemoryError as error:
         print(f"shardwise: this host has not enough memory: {one_line(str(error))}; use smaller --sizes", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("shardwise: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
 
 
 class _Parser(argparse.ArgumentParser):

@@ -97,6 +97,16 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else "".join(character if character.isprintable() else " " for character in text)
 
 
+def leading(text: str) -> str:
+    """A name that begins a line: between quotes, where a CI would take the line for a command to itself.
+
+    >>> leading("train.py:step"), leading("\\n::warning::x")
+    ('train.py:step', "' ::warning::x'")
+    """
+    line = one_line(text)
+    return repr(line) if line.lstrip().startswith(("::", "##")) else line
+
+
 def lines_of(text: str) -> str:
     """A text of several lines, each as `one_line` has it: what may go to a terminal.
 
