@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 DIGITS = "9" * 5000
 # Controls, what turns or hides text, separators of lines, a lone surrogate, and a line that a CI takes for a command.
-UNSEEN = ["\x1b[31m", "\n::warning::x", "\r", "\x00", "\x85", "\x9b2J", "\u202e", "\u2066", "\u200b", "\u2028", "\u2029", "\udcff",
-          "\ufeff"]  # fmt: skip
+UNSEEN = [
+    "\x1b[31m", "\n::warning::x", "\r", "\x00", "\x85", "\x9b2J", "\u202e", "\u2066", "\u200b", "\u2028", "\u2029", "\udcff",
+    "\ufeff",
+]  # fmt: skip
 PIECES = [
     *UNSEEN, DIGITS, "9" * 40, str(10**18), str(2**63), "1e400", "nan", "inf", "-1", "0", "1.5", "\u0663", "\u00b2", "\u2081",
     "A" * 3000, "[" * 2000, "{" * 2000, "(" * 2000, "I, " * 200, "A[I] " * 300, "-> A[I] " * 80, "x=2," * 100, "@", ":", "%s",

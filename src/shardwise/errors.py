@@ -125,7 +125,9 @@ def as_json(facts: Any) -> str:
     }
     """
     text = json.dumps(facts, ensure_ascii=False, indent=2)
-    return "\n".join("".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line) for line in text.split("\n"))
+    return "\n".join(
+        "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line) for line in text.split("\n")
+    )
 
 
 def quoted(value: Any, most: int = SHOWN_VALUE) -> str:

@@ -220,7 +220,7 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     else:
         print(found)
         if plan is not None:
-            print("\n" + (lines_of(differs) or "compiled as planned: the same collectives, axes and bytes"))
+            print("\n" + (lines_of(differs or "") or "compiled as planned: the same collectives, axes and bytes"))
         if options.timeline:
             print(f"\n{found.timeline(options.hardware)}")
     return 1 if differs else 0

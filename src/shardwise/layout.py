@@ -243,9 +243,9 @@ def checked_size(dim: str, size: Any, error: type[ShardwiseError]) -> int:
         raise error(f"dimension {dim} has size {quoted(size)}: a size is a whole number of elements")
     if size < 1:
         raise error(f"dimension {dim} has size {quoted(size)}: there is nothing to compute; every size is at least 1")
-    if size > LARGEST:
+    if (whole := int(size)) > LARGEST:
         raise error(f"dimension {dim} has size {quoted(size)}: a size is at most {LARGEST:,}")
-    return int(size)
+    return whole
 
 
 def padded_size(size: int, parts: int) -> int:

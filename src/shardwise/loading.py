@@ -32,7 +32,9 @@ def load(reference: str, folder: str | Path | None = None) -> Any:
     """
     where, colon, path = reference.rpartition(":")
     if not colon or not where or not all(part.isidentifier() for part in path.split(".")):
-        raise CompileError(f"{quoted(reference)} names no function: write module:function or file.py:function, as train.py:step")
+        raise CompileError(
+            f"{quoted(reference)} names no function: write module:function or file.py:function, as train.py:step"
+        )
     folders = [os.getcwd(), *([os.path.abspath(folder)] if folder is not None else [])]
     sys.path[:0] = [entry for entry in folders if entry not in sys.path]
     found = _import_file(where, folders) if where.endswith(".py") or os.sep in where else _import_module(where)
@@ -74,8 +76,8 @@ def _import_module(name: str) -> Any:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # something that the user's module imports
             raise CompileError(
-                f"there is no module {one_line(error.name)}: it is looked for in the current folder and among what is installed; "
-                f"a file is named with its ending, as {one_line(name.rsplit('.', 1)[-1])}.py:function"
+                f"there is no module {one_line(error.name)}: it is looked for in the current folder and among what is "
+                f"installed; a file is named with its ending, as {one_line(name.rsplit('.', 1)[-1])}.py:function"
             ) from None
 
 

@@ -87,8 +87,8 @@ def _check_options(options: argparse.Namespace, equation: Equation) -> None:
         raise ShardwiseError(f"--seed {quoted(options.seed)}: a seed is 0 or more")
     if options.output and equation.result.layout.unreduced:
         raise ShardwiseError(
-            f"--output {one_line(options.output)}: the result {equation.result} is partial sums, of which no file can hold all: "
-            "leave off the braces, or the file"
+            f"--output {one_line(options.output)}: the result {equation.result} is partial sums, of which no file can hold "
+            "all: leave off the braces, or the file"
         )
 
 
@@ -123,7 +123,9 @@ def _sources(inputs: list[str], equation: Equation) -> dict[int, Any]:
         if not equals or not path:
             raise ShardwiseError(f"--input {quoted(text)}: write NAME=FILE, as A=a.npy")
         if name not in names:
-            raise ShardwiseError(f"--input {quoted(text)}: the equation has no operand {one_line(name)}; it has {', '.join(names)}")
+            raise ShardwiseError(
+                f"--input {quoted(text)}: the equation has no operand {one_line(name)}; it has {', '.join(names)}"
+            )
         if names.index(name) in sources:
             raise ShardwiseError(f"--input {quoted(text)}: operand {name} has a file already")
         source = open_source(path)
@@ -135,7 +137,9 @@ def _sizes(sizes: dict[str, int], sources: dict[int, Any], equation: Equation) -
     for index, source in sources.items():
         operand = equation.operands[index]
         if len(source.shape) != len(operand.dims):
-            raise FileError(f"{one_line(source.name)} has shape {tuple(source.shape)}, and {operand} has {len(operand.dims)} dimensions")
+            raise FileError(
+                f"{one_line(source.name)} has shape {tuple(source.shape)}, and {operand} has {len(operand.dims)} dimensions"
+            )
         for dim, size in zip(operand.dims, source.shape, strict=True):
             if sizes.setdefault(dim, size) != size:
                 raise FileError(f"dimension {dim} has size {sizes[dim]}, but size {size} in {one_line(source.name)}")
@@ -172,7 +176,9 @@ def mesh_on(grid: Mesh, platform: str | None, axis_types: Any = None) -> Any:
         raise
     except (RuntimeError, AssertionError) as error:  # JAX asserts where it finds no backend of the platform
         said = one_line(str(error)).strip() or "JAX finds none"
-        raise DeviceError(f"no {platform or 'such'} devices can be used here: {said}; leave off --platform, or use cpu") from None
+        raise DeviceError(
+            f"no {platform or 'such'} devices can be used here: {said}; leave off --platform, or use cpu"
+        ) from None
     have = mesh.devices.flat[0].platform
     if platform and have != platform:
         raise DeviceError(f"--platform {platform}: JAX has started already, with {have} devices")
@@ -192,7 +198,8 @@ def _logged_in_lines() -> Iterator[None]:
     """While JAX starts: of a plug-in that cannot, as one for GPUs where there is none, JAX would log a traceback."""
     logger = logging.getLogger("jax")
     handlers, propagate = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [_Lines(logging.WARNING)], False
+    lines: list[logging.Handler] = [_Lines(logging.WARNING)]
+    logger.handlers, logger.propagate = lines, False
     try:
         yield
     finally:
@@ -232,7 +239,9 @@ def _common_dtype(sources: dict[int, Any]) -> str:
 def _check_real(sources: dict[int, Any], dtype: str) -> None:
     for source in sources.values():
         if source.dtype.kind == "c" and not dtype.startswith("complex"):
-            raise FileError(f"{one_line(source.name)} holds {source.dtype.name}, whose imaginary part --dtype {one_line(dtype)} would drop")
+            raise FileError(
+                f"{one_line(source.name)} holds {source.dtype.name}, whose imaginary part --dtype {one_line(dtype)} would drop"
+            )
 
 
 def _place(

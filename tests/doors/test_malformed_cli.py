@@ -1,4 +1,4 @@
-"""The command line with malformed and extreme options: exit code 2, one message, no traceback, nothing that a terminal obeys."""
+"""The command line with malformed and extreme options: a code, one message, no traceback, nothing that a terminal obeys."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ TOO_MUCH = [
     pytest.param(lambda: parse_sizes(f"I={2**63}"), NotationError, "is too large", id="a size of 64 bits"),
     pytest.param(lambda: parse_sizes("=3"), NotationError, "'=3' is no size", id="a size of nothing"),
     pytest.param(lambda: Mesh.parse("x=" + "9" * 5000), MeshError, "is no size for mesh axis x", id="5,000 digits of devices"),
-    pytest.param(lambda: Mesh.parse({"x": 10**5000}), MeshError, "size a number of about 5,001 digits", id="a mesh of 10**5000"),
+    pytest.param(lambda: Mesh.parse({"x": 10**5000}), MeshError, "a number of about 5,001 digits", id="a mesh of 10**5000"),
     pytest.param(lambda: Mesh.parse({"x": 2**32, "y": 2**32}), MeshError, f"the devices of a mesh are at most {LARGEST:,}",
                  id="2**64 devices"),
     pytest.param(lambda: Mesh.parse(",".join(f"x{k}=2" for k in range(20_000))), MeshError, "the mesh has 20000 axes",
@@ -82,7 +82,7 @@ TOO_MUCH = [
                  f"the equation has 1000 layouts of the result, and at most {MOST_STAGES} are planned", id="1,000 arrows"),
     pytest.param(lambda: sw.parse(f"A[{dims(65)}] -> B[]"), NotationError, f"an array of more than {MOST_DIMS} dimensions",
                  id="65 dimensions"),
-    pytest.param(lambda: sw.parse(f"A[{dims(20_000)}] -> B[]"), NotationError, "an array of more than 64", id="20,000 dimensions"),
+    pytest.param(lambda: sw.parse(f"A[{dims(20_000)}] -> B[]"), NotationError, "of more than 64", id="20,000 dimensions"),
     pytest.param(lambda: planned(f"A[{dims(64)}] -> B[]", sizes={f"D{k}": 10**18 for k in range(64)}), PlanError,
                  "elements, too many to estimate", id="10**1152 elements"),
     pytest.param(lambda: Layout.all("I, J, K, L, M, N, O, P", ", ".join(f"{c}=2" for c in "abcdefgh")), LayoutError,
@@ -104,7 +104,9 @@ def test_huge_and_legal_sizes_and_meshes_are_planned():
     assert "I=1000000000000" in planned(sizes={"I": 10**12, "J": 10**12, "K": 10**12})
     assert "I=1000000000000000000" in planned(sizes={"I": 10**18, "J": 4, "K": 4}, mesh="x=1000000000")
     scattered = "A[I, J_x] · B[J_x, K] -> C[I_x, K]"
-    assert "reduce-scatter" in planned(scattered, sizes={"I": 2**40, "J": 2**40, "K": 64}, mesh={"x": 2**30}, hardware="tpu-v5e")
+    assert "reduce-scatter" in planned(
+        scattered, sizes={"I": 2**40, "J": 2**40, "K": 64}, mesh={"x": 2**30}, hardware="tpu-v5e"
+    )
     assert "local einsum" in planned(f"A[{dims(64)}_x] -> B[]", sizes={f"D{k}": 2 for k in range(64)}, mesh="x=2")
 
 

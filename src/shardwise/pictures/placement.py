@@ -54,7 +54,9 @@ class Placement:
             MeshError: the mesh lacks an axis, or is too large; LayoutError: a size is missing, or not divided and not padded.
         """
         if mesh.size > MOST_DEVICES:
-            raise MeshError(f"a placement has every device, and mesh {mesh} has more than {MOST_DEVICES:,}: take a smaller mesh")
+            raise MeshError(
+                f"a placement has every device, and mesh {mesh} has more than {MOST_DEVICES:,}: take a smaller mesh"
+            )
         wanted = sizes
         if pad:
             wanted = {**sizes, **{d: padded_size(sizes[d], mesh.extent(axes)) for d, axes in layout.dims if d in sizes}}

@@ -186,8 +186,8 @@ def settled(mesh: AnyMesh) -> AnyMesh:
     if not same:
         where = "on other devices, " if Mesh.parse(context) == Mesh.parse(mesh) else ""
         raise MeshError(
-            f"mesh {Mesh.parse(mesh)} is given, and mesh {Mesh.parse(context)} is in force, {where}in which JAX runs everything: "
-            f"give none, or put the one that is meant in force, with jax.set_mesh(mesh): ..."
+            f"mesh {Mesh.parse(mesh)} is given, and mesh {Mesh.parse(context)} is in force, {where}in which "
+            "JAX runs everything: give none, or put the one that is meant in force, with jax.set_mesh(mesh): ..."
         )
     if context.axis_types == mesh.axis_types:
         return mesh
