@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
-from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line
+from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line, quoted, shortened
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
@@ -16,6 +16,8 @@ from shardwise.planning.problem import DTYPE, problem
 
 if TYPE_CHECKING:
     import jax
+
+SHOWN_GIVEN = 400  # characters of what was given, below an error
 
 
 class Plan(Ranking):
@@ -254,14 +256,14 @@ def _dtype_name(dtype: Any) -> str:
     except TypeError:
         name = None
     if name is None:
-        raise PlanError(f"{dtype!r} is no dtype: give its name, as 'bfloat16'")
+        raise PlanError(f"{quoted(dtype)} is no dtype: give its name, as 'bfloat16'")
     return name
 
 
 def _check_flags(**flags: Any) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise ShardwiseError(f"{name}={flag!r}: only True and False are known")
+            raise ShardwiseError(f"{name}={quoted(flag)}: only True and False are known")
 
 
 @contextlib.contextmanager
@@ -291,10 +293,10 @@ def _shown(name: str, value: Any) -> str:
         try:
             return str(Mesh.parse(value))
         except ShardwiseError:
-            return repr(value)
+            return quoted(value, SHOWN_GIVEN)
     if isinstance(value, Mapping):
-        return ", ".join(f"{k}={v}" for k, v in value.items())
-    return one_line(str(value)) if isinstance(value, str | Equation | Layout) else _kind(value)
+        return shortened(", ".join(f"{one_line(str(k))}={quoted(v)}" for k, v in value.items()), SHOWN_GIVEN)
+    return shortened(one_line(str(value)), SHOWN_GIVEN) if isinstance(value, str | Equation | Layout) else _kind(value)
 
 
 def _kind(value: Any) -> str:

@@ -6,14 +6,14 @@ Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import json
+import io
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from shardwise import __version__
-from shardwise.errors import ShardwiseError
+from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
 
 EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
 GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.
@@ -22,12 +22,17 @@ GREETING = """One line of notation becomes a planned, checked and visible distri
   learn   shardwise tour
   plan    shardwise plan "A[I_x,J] · B[J,K] -> C[I,K]" --sizes I=8192,J=8192,K=8192 --mesh x=8
   run     shardwise run "A[I_x,J] · B[J,K] -> C[I,K]" --sizes I=512,J=128,K=256 --mesh x=4"""
+SAID_BY = "shardwise: "
+MOST_SAID = 1000  # characters of what is wrong with the options
 ARGS = '--args "bfloat16[4096@x,1024] bfloat16[1024,2048]"'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = _parser()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # where an encoding lacks a character, its number stands
+            stream.reconfigure(errors="backslashreplace")
     try:
         options = parser.parse_args(arguments)
     except SystemExit as stop:  # argparse has said why
@@ -44,18 +49,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"shardwise: code that was called ended the program before it was done: SystemExit: {stop.code}", file=sys.stderr)
         return 2
     except ShardwiseError as error:
-        text = _in_options(str(error))
-        print(f"shardwise:\n{text}" if "\n" in text else f"shardwise: {text}", file=sys.stderr)  # a caret keeps its column
+        print(_said(_in_options(str(error))), file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as error:  # what the system says of a name or a file that nothing else has told of
+        name = getattr(error, "filename", None) or "this"
+        print(_said(f"{quoted(name)}: {getattr(error, 'strerror', None) or error}"), file=sys.stderr)
         return 2
     except MemoryError as error:
-        print(f"shardwise: this host has not enough memory: {error}; use smaller --sizes", file=sys.stderr)
+        print(f"shardwise: this host has not enough memory: {one_line(str(error))}; use smaller --sizes", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("shardwise: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong with the options on one line, whatever they hold."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(shortened(one_line(message), MOST_SAID))
+
+
+def _said(message: str) -> str:
+    """A message behind the name of the program, further lines as far in: a caret keeps its column, and no line begins with
+    what the user wrote, which a CI may take for a command.
+
+    >>> print(_said("::warning::x: not the notation\\n^  write A[I]"))
+    shardwise: ::warning::x: not the notation
+               ^  write A[I]
+    """
+    return SAID_BY + lines_of(message).replace("\n", "\n" + " " * len(SAID_BY))
 
 
 def _commands(parser: argparse.ArgumentParser) -> str:
@@ -71,7 +97,7 @@ def _in_options(message: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="shardwise",
         description="One line of notation becomes a planned, checked and visible distributed contraction in JAX.",
         epilog=f"Start here:\n  {EXAMPLE}",
@@ -307,7 +333,7 @@ def plan_command(options: argparse.Namespace) -> int:
     if options.code:
         print(ranked.code(), end="")
     elif options.json:
-        print(json.dumps(facts(ranked), ensure_ascii=False, indent=2))
+        print(as_json(facts(ranked)))
     else:
         print(ranked.explain())
     return 0
@@ -324,7 +350,7 @@ def hardware_command(options: argparse.Namespace) -> int:
             | {"figures": {name: {"value": f.value, "source": f.source} for name, f in chip.figures()}}
             for chip in chips
         ]
-        print(json.dumps(facts, ensure_ascii=False, indent=2))
+        print(as_json(facts))
     else:
         print("\n\n".join(map(str, chips)))
     return 0

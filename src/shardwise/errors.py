@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 SHOWN_CHARACTERS = 160
+MOST_SAID = 400  # characters of a reason that holds names
+SHOWN_VALUE = 60  # characters of a value that a message shows
 
 
 class ShardwiseError(Exception):
@@ -76,16 +80,78 @@ def pointed(text: str, position: int, what: str, fix: str) -> str:
     before, behind = one_line(text[start:position]), one_line(text[position : start + SHOWN_CHARACTERS])
     before = ("..." if start else "") + before
     rest = "..." if start + SHOWN_CHARACTERS < len(text) else ""
+    what, fix = (shortened(one_line(said), MOST_SAID) for said in (what, fix))
     return f"{before}{behind}{rest}: {what}\n{' ' * _columns(before)}^  {fix}"
 
 
 def one_line(text: str) -> str:
     """Put a blank for every character that would break the line, or that does not show.
 
+    What shows is what `str.isprintable` says: letters, marks and symbols of every script. What does not are controls
+    (C0 and C1), what turns or hides text (bidirectional overrides, zero-width characters), separators of lines and
+    paragraphs, lone surrogates, and what Unicode has not assigned.
+
     >>> one_line("A[I]\\n-> B[I]")
     'A[I] -> B[I]'
     """
-    return "".join(character if character.isprintable() else " " for character in text)
+    return text if text.isprintable() else "".join(character if character.isprintable() else " " for character in text)
+
+
+def leading(text: str) -> str:
+    """A name that begins a line: between quotes, where a CI would take the line for a command to itself.
+
+    >>> leading("train.py:step"), leading("\\n::warning::x")
+    ('train.py:step', "' ::warning::x'")
+    """
+    line = one_line(text)
+    return repr(line) if line.lstrip().startswith(("::", "##")) else line
+
+
+def lines_of(text: str) -> str:
+    """A text of several lines, each as `one_line` has it: what may go to a terminal.
+
+    >>> lines_of("one\\x1b[31m\\ntwo")
+    'one [31m\\ntwo'
+    """
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def as_json(facts: Any) -> str:
+    """Facts as JSON that may go to a terminal: what does not show is written by its number, as JSON allows within strings.
+
+    >>> print(as_json({"A²": "\\x9b2J"}))
+    {
+      "A²": "\\u009b2J"
+    }
+    """
+    text = json.dumps(facts, ensure_ascii=False, indent=2)
+    return "\n".join(
+        "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line) for line in text.split("\n")
+    )
+
+
+def quoted(value: Any, most: int = SHOWN_VALUE) -> str:
+    """A value for a message, as Python writes it: on one line, and the middle left out where it is long.
+
+    >>> quoted("x=4"), quoted(10**5000)
+    ("'x=4'", 'a number of about 5,001 digits')
+    """
+    try:
+        text = one_line(repr(value))
+    except ValueError:  # Python writes no whole numbers of more than 4,300 digits
+        if isinstance(value, int):
+            return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
+        text = f"a {type(value).__name__}"
+    return shortened(text, most)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text without its middle, where it is longer than that.
+
+    >>> shortened("abcdefghijkl", 9)
+    'abcdef...jkl'
+    """
+    return text if len(text) <= most else f"{text[: most * 2 // 3]}...{text[-(most // 3) :]}"
 
 
 def _columns(text: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import metadata
@@ -15,7 +14,7 @@ from typing import Any
 from shardwise import writing
 from shardwise.chips.topology import Topology
 from shardwise.compiled.lock import Made
-from shardwise.errors import AuditMismatchError, DeviceError, ShardwiseError
+from shardwise.errors import AuditMismatchError, DeviceError, ShardwiseError, as_json, lines_of, one_line
 from shardwise.loading import arguments, check_call, load_function
 from shardwise.mesh import Mesh
 from shardwise.projects import Roots
@@ -43,7 +42,7 @@ def rehearse(options: argparse.Namespace) -> int:
         found, plan = _planned(options)
         return _show(found, options, plan)
     if options.sizes:
-        raise ShardwiseError(f"--sizes belong to an equation, and {options.function} is a function: give its --args")
+        raise ShardwiseError(f"--sizes belong to an equation, and {one_line(options.function)} is a function: give its --args")
     return _show(compiled(made_by(options.function, options)), options)
 
 
@@ -161,7 +160,7 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
     if options.args:
         raise ShardwiseError("--args belong to a function: an equation has --sizes, and --dtype")
     if not options.mesh:
-        raise ShardwiseError(f"the mesh of {options.function} is missing: add it, as --mesh x=8")
+        raise ShardwiseError(f"the mesh of {one_line(options.function)} is missing: add it, as --mesh x=8")
     topology = Topology.parse(options.on)
     plan = api.plan(
         options.function,
@@ -217,11 +216,11 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     differs = None if plan is None else _differs(found, plan)
     if options.json:
         certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
-        print(json.dumps(facts(found) | certificate, ensure_ascii=False, indent=2))
+        print(as_json(facts(found) | certificate))
     else:
         print(found)
         if plan is not None:
-            print("\n" + (differs or "compiled as planned: the same collectives, axes and bytes"))
+            print("\n" + (lines_of(differs or "") or "compiled as planned: the same collectives, axes and bytes"))
         if options.timeline:
             print(f"\n{line}")
     if options.trace is not None:

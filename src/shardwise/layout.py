@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import LayoutError, ShardwiseError
-from shardwise.mesh import Mesh, flat_index
+from shardwise.errors import LayoutError, ShardwiseError, quoted
+from shardwise.mesh import LARGEST, Mesh, flat_index
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
 Axes = tuple[str, ...]
+MOST_DIMS = 64  # NumPy and JAX have no arrays of more
+MOST_LISTED = 100_000  # layouts that `Layout.all` lists at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,11 @@ class Layout:
         if sizes is not None:
             given.shard_shape(sizes, grid)
         axes = tuple(axis for axis, size in grid.axes if size > 1)
+        if (count := count_splits(len(given.names), len(axes))) > MOST_LISTED:
+            raise LayoutError(
+                f"{given} has {count:.3g} layouts on mesh {grid}, and at most {MOST_LISTED:,} are listed: "
+                "take fewer axes, or fewer dimensions"
+            )
         found = [cls(tuple(zip(given.names, split, strict=True))) for split in splits(len(given.names), axes)]
         if sizes is not None:
             found = [each for each in found if not any(sizes[dim] % grid.extent(axes) for dim, axes in each.dims)]
@@ -226,16 +234,18 @@ def shard_slices(layout: Layout, shape: tuple[int, ...], coordinate: Mapping[str
 def check_mapping(sizes: Any, error: type[ShardwiseError]) -> None:
     """Refuse sizes that are no mapping of dimension to size."""
     if not isinstance(sizes, Mapping):
-        raise error(f"{sizes!r} are no sizes: give every dimension its size, as in sizes={{'I': 1024}}")
+        raise error(f"{quoted(sizes)} are no sizes: give every dimension its size, as in sizes={{'I': 1024}}")
 
 
 def checked_size(dim: str, size: Any, error: type[ShardwiseError]) -> int:
     """The size of a dimension as an int; refuse what is not a whole number of at least one element."""
     if isinstance(size, bool) or not isinstance(size, numbers.Integral):
-        raise error(f"dimension {dim} has size {size!r}: a size is a whole number of elements")
+        raise error(f"dimension {dim} has size {quoted(size)}: a size is a whole number of elements")
     if size < 1:
-        raise error(f"dimension {dim} has size {size}: there is nothing to compute; every size is at least 1")
-    return int(size)
+        raise error(f"dimension {dim} has size {quoted(size)}: there is nothing to compute; every size is at least 1")
+    if (whole := int(size)) > LARGEST:
+        raise error(f"dimension {dim} has size {quoted(size)}: a size is at most {LARGEST:,}")
+    return whole
 
 
 def padded_size(size: int, parts: int) -> int:
@@ -278,6 +288,17 @@ def splits(rank: int, axes: Axes) -> tuple[tuple[Axes, ...], ...]:
         return ((),)
     chosen = (c for count in range(len(axes) + 1) for c in itertools.combinations(axes, count))
     return tuple(dims for used in chosen for dims in spread(used, rank))
+
+
+def count_splits(rank: int, axes: int) -> int:
+    """How many ways `splits` finds, without finding them.
+
+    >>> count_splits(2, 2), count_splits(4, 4)
+    (11, 1457)
+    """
+    if rank == 0:
+        return 1
+    return sum(math.perm(axes, used) * math.comb(used + rank - 1, rank - 1) for used in range(axes + 1))
 
 
 def _split_twice(axis: str, first: str, second: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.compiled.signature import EXAMPLE, check_on, parse_types
 from shardwise.compiled.text.sources import is_users
-from shardwise.errors import CompileError, ShardwiseError, did_you_mean, one_line
+from shardwise.errors import CompileError, ShardwiseError, did_you_mean, one_line, quoted
 from shardwise.mesh import Mesh
 from shardwise.projects import Roots, check_inside, check_module_inside
 
@@ -35,7 +35,9 @@ def load(reference: str, folder: str | Path | None = None, inside: Roots = None)
     """
     where, colon, path = reference.rpartition(":")
     if not colon or not where or not all(part.isidentifier() for part in path.split(".")):
-        raise CompileError(f"{reference!r} names no function: write module:function or file.py:function, as train.py:step")
+        raise CompileError(
+            f"{quoted(reference)} names no function: write module:function or file.py:function, as train.py:step"
+        )
     folders = [os.getcwd(), *([os.path.abspath(folder)] if folder is not None else [])]
     sys.path[:0] = [entry for entry in folders if entry not in sys.path]
     if where.endswith(".py") or os.sep in where:
@@ -46,11 +48,11 @@ def load(reference: str, folder: str | Path | None = None, inside: Roots = None)
     walked = where
     for part in path.split("."):
         check_module_inside(walked, found, inside)
-        with _users_errors(f"{walked} does not give {part}"):
+        with _users_errors(f"{one_line(walked)} does not give {part}"):
             try:
                 found = getattr(found, part)
             except AttributeError:
-                raise CompileError(f"{walked} has no {part!r}{did_you_mean(part, _public(found))}") from None
+                raise CompileError(f"{one_line(walked)} has no {quoted(part)}{did_you_mean(part, _public(found))}") from None
         walked += f".{part}"
     return found
 
@@ -67,7 +69,7 @@ def load_function(reference: str, folder: str | Path | None = None, inside: Root
     """
     found = load(reference, folder, inside)
     if not callable(found):
-        raise CompileError(f"{reference} is {_kind(found)} and not a function: name one, as train.py:step")
+        raise CompileError(f"{one_line(reference)} is {_kind(found)} and not a function: name one, as train.py:step")
     return found
 
 
@@ -83,8 +85,8 @@ def _import_module(name: str) -> Any:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # something that the user's module imports
             raise CompileError(
-                f"there is no module {error.name}: it is looked for in the current folder and among what is installed; "
-                f"a file is named with its ending, as {name.rsplit('.', 1)[-1]}.py:function"
+                f"there is no module {one_line(error.name)}: it is looked for in the current folder and among what is "
+                f"installed; a file is named with its ending, as {one_line(name.rsplit('.', 1)[-1])}.py:function"
             ) from None
 
 
@@ -102,7 +104,7 @@ def _places_of(name: str) -> list[str]:
 def _import_file(where: str, folders: list[str], inside: Roots) -> Any:
     path = next((path for path in (Path(base, where) for base in folders) if path.is_file()), None)
     if path is None:
-        raise CompileError(f"there is no file {where}")
+        raise CompileError(f"there is no file {one_line(where)}")
     check_inside(where, [str(path)], inside)
     path = path.resolve()
     if (path.parent / "__init__.py").exists():
@@ -115,7 +117,7 @@ def _import_file(where: str, folders: list[str], inside: Roots) -> Any:
         name = f"shardwise_user_{name}"  # as json.py, which must not take the place of another module
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise CompileError(f"{where} cannot be imported: a Python file ends in .py")
+        raise CompileError(f"{one_line(where)} cannot be imported: a Python file ends in .py")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -148,18 +150,18 @@ def _users_errors(what: str) -> Iterator[None]:
     except BaseException as error:  # also SystemExit, which a script without a main guard raises
         said = next((line for line in str(error).splitlines() if line.strip()), "")
         told = f"{type(error).__name__}: {one_line(said)}".removesuffix(": ")
-        raise CompileError(f"{what}: {_line_of(error)}{told}") from error
+        raise CompileError(f"{one_line(what)}: {_line_of(error)}{told}") from error
 
 
 def _line_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{os.path.relpath(error.filename)}:{error.lineno}: "
+        return f"{one_line(os.path.relpath(error.filename))}:{error.lineno}: "
     found = ""
     frame = error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
         if is_users(file) and os.path.abspath(file) != os.path.abspath(__file__):
-            found = f"{os.path.relpath(file)}:{frame.tb_lineno}: "
+            found = f"{one_line(os.path.relpath(file))}:{frame.tb_lineno}: "
         frame = frame.tb_next
     return found
 
@@ -223,7 +225,7 @@ def check_call(reference: str, function: Callable[..., Any], args: tuple[Any, ..
     try:
         signature.bind(*args)
     except TypeError as error:
-        told = f"{reference} takes {one_line(str(signature))}, and --args gives {len(args)}: {error}"
+        told = f"{one_line(reference)} takes {one_line(str(signature))}, and --args gives {len(args)}: {one_line(str(error))}"
         raise CompileError(f'{told}\nwrite one type for each, as --args "{EXAMPLE}", or module:function') from None
 
 

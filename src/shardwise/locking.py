@@ -12,7 +12,7 @@ from shardwise.chips.topology import Topology
 from shardwise.compiled import lock
 from shardwise.compiled.drift import difference, report, versions_lines
 from shardwise.compiled.lock import Entry, Lock, Made
-from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, one_line
+from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, leading, one_line
 from shardwise.evidence import compiled, made_by, start, versions
 from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 def _one_file(files: list[str], options: argparse.Namespace) -> str:
     named = [*files, *([] if options.output is None else [options.output])]
     if len(named) > 1:
-        raise ShardwiseError(f"{' and '.join(named)}: one lock file at a time")
+        raise ShardwiseError(f"{' and '.join(map(one_line, named))}: one lock file at a time")
     return named[0] if named else FILE
 
 
@@ -73,7 +73,7 @@ def _refuse_making(options: argparse.Namespace) -> None:
 
 def _lock_functions(path: Path, functions: list[str], options: argparse.Namespace) -> int:
     if options.name and len(functions) > 1:
-        raise ShardwiseError(f"--name {options.name}: it names one function, and {len(functions)} are given")
+        raise ShardwiseError(f"--name {one_line(options.name)}: it names one function, and {len(functions)} are given")
     lock.held_in(path)  # a damaged one is told before anything long
     made = [made_by(function, options) for function in functions]
     start(made)
@@ -102,7 +102,7 @@ def _write(path: Path, entries: list[Entry]) -> None:
         old = held.find(entry.key)
         count = counted(sum(row.count for row in entry.rows), "collective")
         peak = f", {bytes_text(entry.memory.peak)} at the peak" if entry.memory else ""
-        print(f"{path}: {one_line(entry.key)}: {count}, {bytes_text(entry.wire_bytes)} on the wire{peak}")
+        print(f"{leading(str(path))}: {one_line(entry.key)}: {count}, {bytes_text(entry.wire_bytes)} on the wire{peak}")
         for line in difference(old, entry, held.memory_tolerance).drift if old else ():
             print(f"  {line}")
 
@@ -119,7 +119,7 @@ def _again(path: Path, functions: list[str], options: argparse.Namespace) -> int
     failed = drifted = 0
     for old in chosen:
         if old.made is None:
-            print(f"{one_line(old.key)}: made by a test, which holds to it; not compiled here")
+            print(f"{leading(old.key)}: made by a test, which holds to it; not compiled here")
             continue
         new = _made_again(old, old.made, path, options)
         if new is None:
@@ -130,7 +130,7 @@ def _again(path: Path, functions: list[str], options: argparse.Namespace) -> int
     if options.update and not failed:
         _write(path, fresh)
     if drifted:
-        print(f"\nIf that is meant: shardwise lock --update {path}")
+        print(f"\nIf that is meant: shardwise lock --update {one_line(str(path))}")
     return 2 if failed else 1 if drifted else 0
 
 
@@ -169,7 +169,7 @@ def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:
     for function in functions:
         if function not in names:
             raise ShardwiseError(
-                f"{function} is not locked{did_you_mean(function, names)}: lock it without --check and --update"
+                f"{one_line(function)} is not locked{did_you_mean(function, names)}: lock it without --check and --update"
             )
     return tuple(
         entry for entry in held.entries
@@ -180,7 +180,7 @@ def _chosen(held: Lock, functions: list[str]) -> tuple[Entry, ...]:
 def _compare(held: Lock, old: Entry, new: Entry) -> bool:
     """Print how one entry compares; whether it drifted."""
     told = report(old, new, held.memory_tolerance)
-    print(told or f"{one_line(old.key)}: as locked")
+    print(told or f"{leading(old.key)}: as locked")
     for line in difference(old, new, held.memory_tolerance).moved:
         print(f"  {line}; the same collectives, so no drift")
     if not told and not os.environ.get("CI"):

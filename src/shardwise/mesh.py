@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import MeshError, did_you_mean, pointed
+from shardwise.errors import MeshError, did_you_mean, pointed, quoted
 
 AXIS_NAME = re.compile(r"[^\W\d]\w*")
+LARGEST = 2**63 - 1  # a size or a number of devices: NumPy and XLA count in 64 bits
+MOST_AXES = 64  # NumPy has no array, and so no grid of devices, of more dimensions
 _ENTRY = re.compile(r"\s*(?P<name>[^\s=,:]+)\s*[=:]\s*(?P<size>[^\s,]+)\s*(?:,|$)")
 
 
@@ -28,12 +30,18 @@ class Mesh:
     axes: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
+        if len(self.axes) > MOST_AXES:
+            raise MeshError(f"the mesh has {len(self.axes)} axes, and a grid of devices has at most {MOST_AXES}: join some")
         names = [name for name, _ in self.axes]
+        devices = 1
         for name, size in self.axes:
             if names.count(name) > 1:
                 raise MeshError(f"mesh axis {name} is named twice: every axis needs a name of its own")
             if size < 1:
-                raise MeshError(f"mesh axis {name} has size {size}: an axis holds at least one device")
+                raise MeshError(f"mesh axis {name} has size {quoted(size)}: an axis holds at least one device")
+            devices *= size
+            if devices > LARGEST:
+                raise MeshError(f"mesh axis {name} has size {quoted(size)}: the devices of a mesh are at most {LARGEST:,}")
 
     @classmethod
     def parse(cls, mesh: Any) -> Mesh:
@@ -50,7 +58,7 @@ class Mesh:
             return cls(tuple(_checked(mesh.items())))
         if hasattr(mesh, "axis_names") and hasattr(mesh, "shape"):
             return cls(tuple((str(name), int(mesh.shape[name])) for name in mesh.axis_names))
-        raise MeshError(f"{mesh!r} is not a mesh: write 'x=4, y=2', {{'x': 4, 'y': 2}}, or give a jax.sharding.Mesh")
+        raise MeshError(f"{quoted(mesh)} is not a mesh: write 'x=4, y=2', {{'x': 4, 'y': 2}}, or give a jax.sharding.Mesh")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,7 +82,7 @@ class Mesh:
     def unknown(self, axis: str) -> str:
         """Say that the mesh lacks an axis, with the nearest one that it has."""
         have = f"it has {', '.join(self.names)}" if self.axes else "it has no axes"
-        return f"the mesh has no axis {axis!r}: {have}{did_you_mean(axis, self.names)}"
+        return f"the mesh has no axis {quoted(axis)}: {have}{did_you_mean(axis, self.names)}"
 
     def coordinates(self) -> Iterator[dict[str, int]]:
         """The position of every device along each axis, in device order (the last axis runs fastest)."""
@@ -112,18 +120,31 @@ def _parse_axes(text: str) -> Iterator[tuple[str, int]]:
             )
         name, size = entry["name"], entry["size"]
         if not AXIS_NAME.fullmatch(name):
-            raise MeshError(pointed(text, entry.start("name"), f"{name!r} cannot name an axis", "use letters: x=4"))
-        if not size.isdecimal():
-            why = f"{size!r} is no size for mesh axis {name}"
+            raise MeshError(pointed(text, entry.start("name"), f"{quoted(name)} cannot name an axis", "use letters: x=4"))
+        count = whole_number(size)
+        if count is None:
+            why = f"{quoted(size)} is no size for mesh axis {name}"
             raise MeshError(pointed(text, entry.start("size"), why, f"give the number of devices: {name}=4"))
-        yield name, int(size)
+        yield name, count
         position = entry.end()
+
+
+def whole_number(digits: str) -> int | None:
+    """The number that decimal digits write; None where they are none, or one larger than `LARGEST`.
+
+    >>> whole_number("16384"), whole_number("²"), whole_number("9" * 5000)
+    (16384, None, None)
+    """
+    if not digits.isdecimal() or len(digits.lstrip("0")) > len(str(LARGEST)):
+        return None
+    number = int(digits.lstrip("0") or "0")
+    return number if number <= LARGEST else None
 
 
 def _checked(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
     for name, size in items:
         if not isinstance(name, str) or not AXIS_NAME.fullmatch(name):
-            raise MeshError(f"{name!r} cannot name a mesh axis: use letters, as in {{'x': 4}}")
+            raise MeshError(f"{quoted(name)} cannot name a mesh axis: use letters, as in {{'x': 4}}")
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
-            raise MeshError(f"{size!r} is no size for mesh axis {name}: give the number of devices as an int")
+            raise MeshError(f"{quoted(size)} is no size for mesh axis {name}: give the number of devices as an int")
         yield name, int(size)

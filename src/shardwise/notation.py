@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from shardwise.errors import NotationError, did_you_mean, pointed
-from shardwise.layout import Axes, Layout, padded_size, subscript
-from shardwise.mesh import AXIS_NAME, Mesh
+from shardwise.errors import SHOWN_CHARACTERS, NotationError, did_you_mean, one_line, pointed, quoted
+from shardwise.layout import MOST_DIMS, Axes, Layout, padded_size, subscript
+from shardwise.mesh import AXIS_NAME, LARGEST, Mesh, whole_number
 
 ARRAY_NAME = re.compile(r"[^\W\d]\w*'*")
 DIM_NAME = re.compile(r"[^\W\d_][^\W_]*'*")
@@ -130,14 +130,19 @@ def parse_sizes(text: str) -> dict[str, int]:
     >>> parse_sizes("I=16384, J=1024")
     {'I': 16384, 'J': 1024}
     """
-    sizes = {}
+    sizes: dict[str, int] = {}
+    said = quoted(text, SHOWN_CHARACTERS)
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
-        if not equals or not re.fullmatch(r"\s*-?\d+\s*", value):
-            raise NotationError(f"sizes {text!r}: {part!r} is no size; write I=16384,J=1024")
-        if name.strip() in sizes:
-            raise NotationError(f"sizes {text!r}: dimension {name.strip()} has two sizes; give one")
-        sizes[name.strip()] = int(value)
+        name, digits = name.strip(), value.strip()
+        size = whole_number(digits.removeprefix("-"))
+        if not equals or not name or size is None:
+            wrong = "is too large" if equals and name and digits.isdecimal() else "is no size"
+            limit = f"; the largest is {LARGEST:,}" if wrong == "is too large" else ""
+            raise NotationError(f"sizes {said}: {quoted(part)} {wrong}; write I=16384,J=1024{limit}")
+        if name in sizes:
+            raise NotationError(f"sizes {said}: dimension {one_line(name)} has two sizes; give one")
+        sizes[name] = -size if digits.startswith("-") else size
     return sizes
 
 
@@ -287,7 +292,9 @@ class _Reader:
             dim = self.name(DIM_NAME)
             if dim is None:
                 self.fail(start, f"expected a dimension, found {self.peek()!r}", "name a dimension with letters: I, Batch")
-            if dim in dict(dims):
+            if len(dims) == MOST_DIMS:
+                self.fail(start, f"an array of more than {MOST_DIMS} dimensions", "NumPy and JAX have none: join some of them")
+            if dim in self.places:
                 fix = "name each dimension once; take a diagonal with jnp.diagonal first"
                 if self.peek() == "_":
                     fix = "name each dimension once; `_` introduces mesh axes: write dModel for a dimension d_model"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
+import logging
 import math
 import sys
 import threading
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import writing
-from shardwise.errors import DeviceError, FileError, ShardwiseError
+from shardwise.errors import DeviceError, FileError, ShardwiseError, as_json, lines_of, one_line, quoted
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse, parse_sizes, sizes_padded_on
 from shardwise.planning.explain import facts
@@ -77,7 +77,7 @@ def _run(
     if not options.json:
         _show(equation, arrays, result, outcome, options)
     else:
-        print(json.dumps(_facts(ranked, outcome), ensure_ascii=False, indent=2))
+        print(as_json(_facts(ranked, outcome)))
     if options.output is not None:
         _write(options.output, result, shape)
     return 1 if outcome.check is not None and not outcome.check.ok else 0
@@ -87,23 +87,23 @@ def _check_options(options: argparse.Namespace, equation: Equation) -> None:
     from shardwise.runtime.files import check_place
 
     if not 1 <= options.runs <= MOST_RUNS:
-        raise ShardwiseError(f"--runs {options.runs}: at least one run is needed, and at most {MOST_RUNS} are made")
+        raise ShardwiseError(f"--runs {quoted(options.runs)}: at least one run is needed, and at most {MOST_RUNS} are made")
     if options.seed < 0:
-        raise ShardwiseError(f"--seed {options.seed}: a seed is 0 or more")
+        raise ShardwiseError(f"--seed {quoted(options.seed)}: a seed is 0 or more")
     if options.output is None:
         return
     check_place(options.output)
     if equation.result.layout.unreduced:
         raise ShardwiseError(
-            f"--output {options.output}: the result {equation.result} is partial sums, of which no file can hold all: "
-            "leave off the braces, or the file"
+            f"--output {one_line(options.output)}: the result {equation.result} is partial sums, of which no file can hold "
+            "all: leave off the braces, or the file"
         )
 
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
     """Say on stderr what is being done, if it takes over a second, and how long it took."""
-    said = threading.Event()
+    said, what = threading.Event(), one_line(what)
 
     def say() -> None:
         said.set()
@@ -129,11 +129,13 @@ def _sources(inputs: list[str], equation: Equation) -> dict[int, Any]:
     for text in inputs:
         name, equals, path = text.partition("=")
         if not equals or not path:
-            raise ShardwiseError(f"--input {text!r}: write NAME=FILE, as A=a.npy")
+            raise ShardwiseError(f"--input {quoted(text)}: write NAME=FILE, as A=a.npy")
         if name not in names:
-            raise ShardwiseError(f"--input {text!r}: the equation has no operand {name}; it has {', '.join(names)}")
+            raise ShardwiseError(
+                f"--input {quoted(text)}: the equation has no operand {one_line(name)}; it has {', '.join(names)}"
+            )
         if names.index(name) in sources:
-            raise ShardwiseError(f"--input {text!r}: operand {name} has a file already")
+            raise ShardwiseError(f"--input {quoted(text)}: operand {name} has a file already")
         source = open_source(path)
         sources |= {index: source for index, other in enumerate(names) if other == name}
     return sources
@@ -143,10 +145,12 @@ def _sizes(sizes: dict[str, int], sources: dict[int, Any], equation: Equation) -
     for index, source in sources.items():
         operand = equation.operands[index]
         if len(source.shape) != len(operand.dims):
-            raise FileError(f"{source.name} has shape {tuple(source.shape)}, and {operand} has {len(operand.dims)} dimensions")
+            raise FileError(
+                f"{one_line(source.name)} has shape {tuple(source.shape)}, and {operand} has {len(operand.dims)} dimensions"
+            )
         for dim, size in zip(operand.dims, source.shape, strict=True):
             if sizes.setdefault(dim, size) != size:
-                raise FileError(f"dimension {dim} has size {sizes[dim]}, but size {size} in {source.name}")
+                raise FileError(f"dimension {dim} has size {sizes[dim]}, but size {size} in {one_line(source.name)}")
     return sizes
 
 
@@ -154,13 +158,13 @@ def choose_devices(count: int, platform: str | None) -> None:
     """Choose the platform before JAX starts; the host appears as so many devices."""
     import jax
 
-    from shardwise.runtime.devices import simulate
+    from shardwise.runtime.devices import MOST_SIMULATED, simulate
 
     if platform == "cpu":
         simulate(count)
         return
     with contextlib.suppress(RuntimeError):  # JAX has started already: take its devices as they are
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_num_cpu_devices", min(count, MOST_SIMULATED))
     if platform:
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
 
@@ -174,15 +178,40 @@ def mesh_on(grid: Mesh, platform: str | None, axis_types: Any = None) -> Any:
     from shardwise.runtime.devices import make_mesh
 
     try:
-        mesh = make_mesh(grid, axis_types=axis_types)
+        with _logged_in_lines():
+            mesh = make_mesh(grid, axis_types=axis_types)
     except ShardwiseError:
         raise
     except (RuntimeError, AssertionError) as error:  # JAX asserts where it finds no backend of the platform
-        raise DeviceError(f"no {platform} devices can be used here: {error or 'JAX finds none'}") from None
+        said = one_line(str(error)).strip() or "JAX finds none"
+        raise DeviceError(
+            f"no {platform or 'such'} devices can be used here: {said}; leave off --platform, or use cpu"
+        ) from None
     have = mesh.devices.flat[0].platform
     if platform and have != platform:
         raise DeviceError(f"--platform {platform}: JAX has started already, with {have} devices")
     return mesh
+
+
+class _Lines(logging.Handler):
+    """Writes what is logged on one line, with the error that it is of and no traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        print(one_line(f"JAX: {record.getMessage()}{f': {error}' if error else ''}"), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _logged_in_lines() -> Iterator[None]:
+    """While JAX starts: of a plug-in that cannot, as one for GPUs where there is none, JAX would log a traceback."""
+    logger = logging.getLogger("jax")
+    handlers, propagate = logger.handlers, logger.propagate
+    lines: list[logging.Handler] = [_Lines(logging.WARNING)]
+    logger.handlers, logger.propagate = lines, False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
 
 
 @contextlib.contextmanager
@@ -218,7 +247,9 @@ def _common_dtype(sources: dict[int, Any]) -> str:
 def _check_real(sources: dict[int, Any], dtype: str) -> None:
     for source in sources.values():
         if source.dtype.kind == "c" and not dtype.startswith("complex"):
-            raise FileError(f"{source.name} holds {source.dtype.name}, whose imaginary part --dtype {dtype} would drop")
+            raise FileError(
+                f"{one_line(source.name)} holds {source.dtype.name}, whose imaginary part --dtype {one_line(dtype)} would drop"
+            )
 
 
 def _place(
@@ -289,7 +320,7 @@ def _show(equation: Equation, arrays: list[Any], result: Any, outcome: Outcome, 
         drawn = lying(array.sharding, array.shape, true=true_shape(array))
         named = tuple((dim, axes) for dim, (_, axes) in zip(operand.dims, drawn.layout.dims, strict=True))
         layout = dataclasses.replace(drawn.layout, dims=named)
-        print(dataclasses.replace(drawn, name=operand.name, layout=layout), end="\n\n")
+        print(lines_of(str(dataclasses.replace(drawn, name=operand.name, layout=layout))), end="\n\n")
     if outcome.check is not None:
         print(f"check against the unsharded result: {outcome.check}")
     print(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import itertools
+import keyword
 import subprocess
 import sys
 
@@ -172,3 +175,45 @@ def test_the_source_runs_where_there_is_no_shardwise(way):
     plan = sw.plan(EQUATIONS["D10, both operands"][0], sizes={"I": 12, "J": 8, "K": 8}, mesh="x=2, y=4", overlap=way)
     done = subprocess.run([sys.executable, "-c", WITHOUT], input=plan.code(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# Names that Python would take for others: not identifiers, equal under NFKC, keywords, builtins, what the text itself calls.
+TWINS = [
+    ("W₁", "W1"), ("A²", "A2"), ("A²", "A₂"), ("ﬁ", "fi"), ("Ⅳ", "iv"), ("W", "w"), ("W'", "W_"), ("class", "None"),
+    ("match", "type"), ("print", "sum"), ("jax", "jnp"), ("lax", "P"), ("local", "mesh"), ("program", "math"),
+    ("shift", "Gather_einsum"), ("İ", "i"), ("ª", "a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), TWINS)
+def test_names_of_arrays_are_names_in_python_and_stay_apart(first, second):
+    plan = sw.plan(f"{first}[I_x, J] · {second}[J, K] -> C[I_x, K]", sizes={"I": 4, "J": 2, "K": 2}, mesh="x=2")
+    text = plan.code()
+    made = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    names = [argument.arg for argument in made.args.args]  # as the parser normalises them
+    assert len(set(names)) == 2
+    assert not {"jax", "jnp", "lax", "P", "mesh", "local", "program", *dir(builtins)} & set(names)
+    assert not any(map(keyword.issoftkeyword, names))
+
+
+def test_code_with_names_that_are_none_in_python_computes_what_it_says():
+    plan = sw.plan("A²[I_x, J] · A2[J, K] -> A₂[I_x, K]", sizes={"I": 4, "J": 2, "K": 2}, mesh="x=2")
+    a, b = np.arange(8.0, dtype=np.float32).reshape(4, 2), np.arange(4.0, dtype=np.float32).reshape(2, 2)
+    made, placed, _ = executed(plan.code(), plan.best.program, [a, b])
+    np.testing.assert_array_equal(made(*placed), a @ b)
+
+
+def test_more_dimensions_than_letters_have_letters_of_their_own():
+    dims = ", ".join(f"D{k}" for k in range(60))
+    plan = sw.plan(f"A[{dims}] · B[D0, K] -> C[{dims}, K]", sizes={f"D{k}": 1 for k in range(60)} | {"K": 1}, mesh="x=2")
+    names: dict = {}
+    exec(plan.code(), names)
+    assert names["program"](jnp.ones((1,) * 60), jnp.ones((1, 1))).shape == (1,) * 61
+
+
+def test_a_title_or_a_name_cannot_leave_its_docstring_or_its_comment():
+    hostile = 'x"""\nraise SystemExit\n"""\\'
+    program = Program(Mesh(((hostile, 2),)), ((hostile, sw.Layout(((hostile, (hostile,)),))),),
+                      (AllGather(hostile, hostile, (hostile,)),), hostile)  # fmt: skip
+    tree = ast.parse(source(program, hostile))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import HardwareError, did_you_mean
+from shardwise.errors import HardwareError, did_you_mean, quoted
 from shardwise.mesh import Mesh
 
 # As some call a chip; beside these a TPU's name may go without "tpu-", as that of a topology does: v5e, v5e:2x4.
@@ -168,7 +168,7 @@ class Catalogue:
         canonical = self.canonical(name) if isinstance(name, str) else name
         if canonical not in self.names():
             have = f"the catalogue holds {', '.join(self.names())}"
-            raise HardwareError(f"unknown hardware {name!r}: {have}{did_you_mean(str(name), self.names())}")
+            raise HardwareError(f"unknown hardware {quoted(name)}: {have}{did_you_mean(str(name), self.names())}")
         return _load(canonical)
 
     def canonical(self, name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from shardwise.chips import Switch, Torus, hardware
-from shardwise.errors import HardwareError, counted, did_you_mean, pointed
+from shardwise.errors import HardwareError, counted, did_you_mean, pointed, quoted
 
 _SHAPE = re.compile(r"[0-9]{1,6}(x[0-9]{1,6})*")
 
@@ -69,7 +69,7 @@ class Topology:
         if isinstance(text, Topology):
             return text
         if not isinstance(text, str):
-            raise HardwareError(f"{text!r} is no topology: write its name and shape as text, 'v5e:2x4' or 'h100:2x8'")
+            raise HardwareError(f"{quoted(text)} is no topology: write its name and shape as text, 'v5e:2x4' or 'h100:2x8'")
         word, colon, shape = text.partition(":")
         name = _family_name(text, word.strip())
         family = _family(name)
@@ -111,7 +111,10 @@ def _family_name(text: str, word: str) -> str:
     known = ", ".join(families())
     raise HardwareError(
         pointed(
-            text, len(text) - len(text.lstrip()), f"no devices {word!r}{did_you_mean(name, families())}", f"known are {known}"
+            text,
+            len(text) - len(text.lstrip()),
+            f"no devices {quoted(word)}{did_you_mean(name, families())}",
+            f"known are {known}",
         )
     )
 

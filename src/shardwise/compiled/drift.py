@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shardwise.compiled.lock import MEMORY_TOLERANCE, Entry, Row, row_order
-from shardwise.errors import counted, one_line
+from shardwise.errors import counted, leading, one_line
 from shardwise.layout import Axes
 from shardwise.planning.explain import bytes_text
 
@@ -60,7 +60,7 @@ def report(old: Entry, new: Entry, memory_tolerance: float = MEMORY_TOLERANCE) -
     if not lines:
         return ""
     total = f"{bytes_text(new.wire_bytes)} on the wire, {bytes_text(old.wire_bytes)} locked"
-    head = f"{one_line(new.key)} is not what was locked: {total}"
+    head = f"{leading(new.key)} is not what was locked: {total}"
     return "\n".join([head, *(f"  {line}" for line in (*lines, *versions_lines(old, new)))])
 
 

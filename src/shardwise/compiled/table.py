@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
 from shardwise.compiled.findings import REPEATED
-from shardwise.errors import counted, one_line
+from shardwise.errors import counted, leading, one_line
 from shardwise.planning.explain import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
 def table(audit: Audit) -> str:
     """The whole audit as text."""
     timeline = replayed(audit)
-    return "\n".join([headline(audit), *_rows(audit, timeline), *below(audit, timeline)])
+    return "\n".join(map(one_line, [leading(headline(audit)), *_rows(audit, timeline), *below(audit, timeline)]))
 
 
 def replayed(audit: Audit) -> Timeline | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.chips.links import pricer
-from shardwise.errors import ShardwiseError, did_you_mean
+from shardwise.errors import ShardwiseError, did_you_mean, one_line
 from shardwise.planning.problem import Problem, routes_of
 
 KINDS = {
@@ -130,12 +130,12 @@ def cases(target: str, kinds: str = "", sizes: str = "") -> list[Case]:
     chosen = _listed(kinds) or list(KINDS)
     for kind in chosen:
         if kind not in KINDS:
-            raise ShardwiseError(f"--kinds {kind}: there is {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+            raise ShardwiseError(f"--kinds {one_line(kind)}: there is {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
     asked = _listed(sizes) or list(SIZES)
     for size in asked:
         numbers = size.split("x")
         if len(numbers) != 3 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-            raise ShardwiseError(f"--sizes {size}: write rows x contracted x columns, as {SIZES[0]}")
+            raise ShardwiseError(f"--sizes {one_line(size)}: write rows x contracted x columns, as {SIZES[0]}")
     return [Case(target, kind, size) for size in asked for kind in chosen]
 
 

@@ -8,7 +8,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from shardwise.errors import MissingExtraError, one_line
+from shardwise.errors import MeshError, MissingExtraError, one_line
 from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_pen import isolated
@@ -34,8 +34,14 @@ def fragment(picture: Picture) -> str:
 
 
 def notebook(draw: Callable[[], Picture]) -> str | None:
-    """What `_repr_html_` gives: the fragment, or None without Jinja2, so that a notebook takes the SVG or the text."""
-    return fragment(draw()) if importlib.util.find_spec("jinja2") is not None else None
+    """What `_repr_html_` gives: the fragment, or None, so that a notebook takes the SVG or the text: without Jinja2, and of
+    more devices than a picture shows."""
+    if importlib.util.find_spec("jinja2") is None:
+        return None
+    try:
+        return fragment(draw())
+    except MeshError:
+        return None
 
 
 def _shown(picture: Picture) -> dict[str, str]:

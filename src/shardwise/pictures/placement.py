@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.errors import one_line
+from shardwise.errors import MeshError, one_line
 from shardwise.layout import Layout, padded_size, shard_slices
 from shardwise.mesh import Mesh
 
+MOST_DEVICES = 65_536  # of a mesh that is placed: a picture looks at every one; the largest pods have 9,216 chips
 SHOWN_DEVICES = 16
 
 
@@ -52,8 +53,12 @@ class Placement:
             pad: fill dimensions that their axes do not divide, as `sw.put(..., pad=True)` does.
 
         Raises:
-            MeshError: the mesh lacks an axis; LayoutError: a size is missing, or not divided and not padded.
+            MeshError: the mesh lacks an axis, or is too large; LayoutError: a size is missing, or not divided and not padded.
         """
+        if mesh.size > MOST_DEVICES:
+            raise MeshError(
+                f"a placement has every device, and mesh {mesh} has more than {MOST_DEVICES:,}: take a smaller mesh"
+            )
         wanted = sizes
         if pad:
             wanted = {**sizes, **{d: padded_size(sizes[d], mesh.extent(axes)) for d, axes in layout.dims if d in sizes}}

@@ -8,6 +8,7 @@ import shutil
 import sys
 from typing import Any
 
+from shardwise.errors import lines_of, one_line
 from shardwise.pictures.picture import Picture, Tone
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.svg_style import DARK_SHADE, LIGHT, RAMP, SHADES
@@ -48,7 +49,7 @@ def present(shown: Any) -> Any:
     if coloured():
         _rich(shown)
     else:
-        print(shown)
+        print(lines_of(str(shown)))
     return shown
 
 
@@ -81,7 +82,7 @@ def painted(lines: list[Line]) -> list[str]:
     for line in lines:
         text = Text()
         for segment in line:
-            text.append(segment.text, style=_look(segment))
+            text.append(one_line(segment.text), style=_look(segment))
         with console.capture() as captured:
             console.print(text, end="")
         found.append(captured.get())

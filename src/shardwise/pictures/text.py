@@ -71,7 +71,7 @@ BOXES = Rim("─", "│", ("┌┬┐", "├┼┤", "└┴┘"), "╌", "─�
 
 def plain(lines: Iterable[Line]) -> str:
     """Lines without their looks."""
-    return "\n".join("".join(segment.text for segment in line).rstrip() for line in lines)
+    return "\n".join(one_line("".join(segment.text for segment in line)).rstrip() for line in lines)
 
 
 def text(picture: Picture, width: int = 100, rim: Rim = ASCII) -> str:

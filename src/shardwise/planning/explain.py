@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.chips.links import assumptions
+from shardwise.errors import one_line
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.problem import Problem, routes_of
@@ -119,7 +120,7 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
         f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
         *steps_text(best),
     ]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def ranking_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:

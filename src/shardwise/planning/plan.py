@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import LayoutError, PlanError, ProgramError
+from shardwise.errors import LayoutError, PlanError, ProgramError, one_line
 from shardwise.layout import splits
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand
@@ -43,7 +43,7 @@ class Candidate:
     def __str__(self) -> str:
         from shardwise.planning.explain import steps_text
 
-        return "\n".join(steps_text(self))
+        return "\n".join(map(one_line, steps_text(self)))
 
 
 def rank(task: Problem) -> tuple[Candidate, ...]:

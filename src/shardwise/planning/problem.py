@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +12,18 @@ from shardwise.chips import Hardware, hardware
 from shardwise.chips.links import Routes
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
-from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean
+from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean, one_line, quoted
 from shardwise.layout import check_mapping, checked_size
-from shardwise.mesh import Mesh
+from shardwise.mesh import LARGEST, Mesh
 from shardwise.notation import Equation
 from shardwise.planning.prices import ITEM_BYTES, Costs
 
 OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
 DTYPE = "bfloat16"  # that plans are made for where nothing says otherwise, at every door; what runs has that of its data
 MOST_AXES = 5  # with six a plan takes a minute
+MOST_OPERANDS = 200  # the search goes down a tree of einsums, and Python's stack is no deeper
+MOST_ELEMENTS = LARGEST**2  # of one array: estimates of products of several then stay within what floats hold
+MOST_STAGES = 50  # layouts between arrows, each of which is a search of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +52,33 @@ def problem(
     Raises:
         NotationError: an axis that the mesh lacks.
         PlanError: a size missing, not positive or of no dimension, an unknown dtype, an odd memory limit; partial sums in
-            an equation that is to be exact.
+            an equation that is to be exact; an equation that is too long to search.
         LayoutError: a size that its axes do not divide.
     """
     grid = Mesh.parse(mesh)
     if sum(size > 1 for _, size in grid.axes) > MOST_AXES:
         raise PlanError(f"mesh {grid} has more than {MOST_AXES} axes: layouts are too many to search; join some axes")
+    _check_length(equation)
     canonical = equation.on(grid)
     sizes = _checked_sizes(canonical, sizes)
     for operand in (*canonical.operands, *canonical.via, canonical.result):
         operand.layout.shard_shape(sizes, grid)
+        if math.prod(sizes[dim] for dim in operand.dims) > MOST_ELEMENTS:
+            raise PlanError(
+                f"array {operand} has more than {MOST_ELEMENTS:.2g} elements, too many to estimate: use smaller sizes"
+            )
     if dtype not in ITEM_BYTES:
         known = ", ".join(sorted(ITEM_BYTES))
-        raise PlanError(f"unknown dtype {dtype!r}: use one of {known}{did_you_mean(dtype, ITEM_BYTES)}")
+        raise PlanError(f"unknown dtype {quoted(dtype)}: use one of {known}{did_you_mean(dtype, ITEM_BYTES)}")
     if memory_limit is not None:
         if isinstance(memory_limit, bool) or not isinstance(memory_limit, numbers.Real):
-            raise PlanError(f"a memory limit of {memory_limit!r} is no number: give the bytes of one device, as 16e9")
+            raise PlanError(f"a memory limit of {quoted(memory_limit)} is no number: give the bytes of one device, as 16e9")
         if not memory_limit > 0:
-            raise PlanError(f"a memory limit of {memory_limit!r} bytes holds nothing: give the bytes of one device, as 16e9")
+            raise PlanError(
+                f"a memory limit of {quoted(memory_limit)} bytes holds nothing: give the bytes of one device, as 16e9"
+            )
     if overlap not in OVERLAPS:
-        raise PlanError(f"overlap={overlap!r}: known are {', '.join(map(repr, OVERLAPS))}")
+        raise PlanError(f"overlap={quoted(overlap)}: known are {', '.join(map(repr, OVERLAPS))}")
     if exact:
         _check_exact(canonical)
     chip, topology = hardware_on(hardware_name, grid)
@@ -81,6 +92,17 @@ def _check_exact(equation: Equation) -> None:
                 f"exact=True: {operand} is partial sums, which devices add up in an order of their own: write it without "
                 "{U...}, or leave exact off"
             )
+
+
+def _check_length(equation: Equation) -> None:
+    """Refuse what is too long to search before anything is done with it."""
+    counts = (
+        (len(equation.operands), MOST_OPERANDS, "operands"),
+        (len(equation.via) + 1, MOST_STAGES, "layouts of the result"),
+    )
+    for count, most, what in counts:
+        if count > most:
+            raise PlanError(f"the equation has {count} {what}, and at most {most} are planned: split it into several equations")
 
 
 def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topology | None]:
@@ -105,7 +127,7 @@ def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, in
     for dim in sizes:
         if dim not in equation.dims:
             have = f"it has {', '.join(equation.dims) or 'none'}{did_you_mean(str(dim), equation.dims)}"
-            raise PlanError(f"a size is given for dimension {dim}, which the equation lacks: {have}")
+            raise PlanError(f"a size is given for dimension {one_line(str(dim))}, which the equation lacks: {have}")
     for dim in equation.dims:
         if dim not in sizes:
             raise PlanError(f"no size is given for dimension {dim}: add it, as in sizes={{{dim!r}: 1024}}")

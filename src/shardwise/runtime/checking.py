@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.errors import ArrayError
+from shardwise.errors import ArrayError, one_line
 from shardwise.layout import Layout
 from shardwise.runtime.arrays import fetch
 
@@ -53,7 +53,7 @@ class Check:
         for leaf in self.leaves:
             said = leaf.note or f"largest error {leaf.error:.3g}, allowed {leaf.allowed:.3g}"
             said += "" if leaf.replicas_equal else "; replicas differ"
-            lines.append(f"{'ok  ' if leaf.ok else 'FAIL'} {leaf.name}: {said}")
+            lines.append(one_line(f"{'ok  ' if leaf.ok else 'FAIL'} {leaf.name}: {said}"))
         return "\n".join(lines)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
+import string
 import sys
+import unicodedata
+from collections.abc import Iterator
 from typing import assert_never
 
+from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.program import Program, invarying_axes, rule
 from shardwise.runtime import code_rings
@@ -49,7 +54,7 @@ def source(program: Program, title: str, function: str = "program") -> str:
     """
     if any(isinstance(step, Automatic) for step in program.steps):
         return _automatic(program, title, function)
-    variables = _variables(program)
+    variables = _variables(program, function)
     states = program.states()
     typed = not leaves_replicated(program)
     # Where types are not checked, what gathers as "invarying" would have the derivative of one device's copy alone.
@@ -69,7 +74,7 @@ def source(program: Program, title: str, function: str = "program") -> str:
     modules = code_rings.imports(helpers)
     own = [f"import {module}" for module in modules if module in sys.stdlib_module_names]
     lines = [
-        f'"""{title}"""',
+        _documented(title),
         "",
         *own,
         *([""] if own else []),
@@ -96,14 +101,14 @@ def source(program: Program, title: str, function: str = "program") -> str:
 
 def _automatic(program: Program, title: str, function: str) -> str:
     """One einsum of whole arrays; the compiler chooses what moves."""
-    variables, layouts = _variables(program), program.states()[0]
+    variables, layouts = _variables(program, function), program.states()[0]
     names = [name for name, _ in program.inputs]
     terms, _ = _terms(layouts, tuple(names), program.result.names)
     arrays = ", ".join(variables[name] for name in names)
     shape = tuple(size for _, size in program.mesh.axes)
     auto = "axis_types=(jax.sharding.AxisType.Auto,) * " + str(len(shape))
     lines = [
-        f'"""{title}: the compiler chooses what moves."""',
+        _documented(f"{title}: the compiler chooses what moves."),
         "",
         "import jax",
         "import jax.numpy as jnp",
@@ -171,7 +176,7 @@ def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: d
             raise AssertionError("the compiler's own is no step of a local function")
         case _:
             assert_never(step)
-    return f"{name} = {call}  # {_comment(step, layouts, program)}"
+    return f"{name} = {call}  # {one_line(_comment(step, layouts, program))}"
 
 
 def _ring_call(
@@ -210,28 +215,58 @@ def _terms(layouts: dict[str, Layout], operands: tuple[str, ...], dims: tuple[st
     return f"{terms}->{''.join(letters[dim] for dim in dims)}", letters
 
 
+# More than 52 dimensions stand in an einsum as JAX allows it: by any other letters.
+_LETTERS = string.ascii_letters + "".join(filter(str.isalpha, map(chr, range(0x100, 0x2000))))
+
+
 def _letters(layouts: dict[str, Layout], operands: tuple[str, ...]) -> dict[str, str]:
     letters: dict[str, str] = {}
-    free = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    taken: set[str] = set()
+    free = iter(_LETTERS)
     for array in operands:
         for dim in layouts[array].names:
             if dim not in letters:
                 wish = dim[0].lower()
-                taken = set(letters.values())
-                letters[dim] = wish if wish.isascii() and wish not in taken else next(c for c in free if c not in taken)
+                letters[dim] = wish if wish in string.ascii_lowercase and wish not in taken else _first(free, taken)
+                taken.add(letters[dim])
     return letters
 
 
-def _variables(program: Program) -> dict[str, str]:
+def _first(free: Iterator[str], taken: set[str]) -> str:
+    return next(letter for letter in free if letter not in taken)
+
+
+# What the text of a module calls by these names; and what a reader, or a checker, would take for something else.
+_RESERVED = frozenset(
+    ["jax", "jnp", "lax", "np", "math", "itertools", "mesh", "local", "program", "p", "namedsharding", *code_rings.HELPERS]
+) | {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *(name.lower() for name in keyword.kwlist)}
+
+
+def _variables(program: Program, function: str) -> dict[str, str]:
     names = [name for name, _ in program.inputs] + [product.result for step in program.steps if (product := product_of(step))]
-    reserved = {"jax", "jnp", "lax", "mesh", "local", "program", "p", *code_rings.HELPERS}
     variables: dict[str, str] = {}
     for name in names:
-        wish = "".join(c if c.isalnum() or c == "_" else "_" for c in name.lower())
-        while wish in variables.values() or wish in reserved or keyword.iskeyword(wish):
+        wish = _identifier(name)
+        while wish in variables.values() or wish in _RESERVED or wish == function:
             wish += "_"
         variables.setdefault(name, wish)
     return variables
+
+
+def _identifier(name: str) -> str:
+    """The nearest identifier, in the one form (NFKC) in which Python compares them.
+
+    >>> _identifier("W'"), _identifier("A²"), _identifier("W₁")
+    ('w_', 'a2', 'w1')
+    """
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).lower())
+    found = "".join(character if f"a{character}".isidentifier() else "_" for character in plain) or "_"
+    return found if found.isidentifier() else f"_{found}"
+
+
+def _documented(title: str) -> str:
+    """A title between the quotes of a docstring, which it cannot leave."""
+    return f'"""{one_line(title)}"""' if not set(title) & {'"', "\\"} else repr(one_line(title))
 
 
 def _axes(axes: Axes) -> str:

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 
 from shardwise.chips import Hardware, hardware
-from shardwise.errors import DeviceError, MeshError
+from shardwise.errors import DeviceError, MeshError, quoted
 from shardwise.mesh import Mesh
 
 # Seconds until a CPU collective that lacks a device is reported as stuck, and until it ends the process.
@@ -19,6 +19,8 @@ PATIENCE = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
     "xla_cpu_collective_call_terminate_timeout_seconds": 600,
 }
+
+MOST_SIMULATED = 2048  # devices of one host: JAX starts as many in seconds, and a hundred thousand not within minutes
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -31,10 +33,13 @@ def simulate(n: int) -> None:
     8
 
     Raises:
-        DeviceError: `n` is not positive, or JAX has started already with another number of devices.
+        DeviceError: `n` is not positive, or too large, or JAX has started already with another number of devices.
     """
     if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
-        raise DeviceError(f"simulate({n!r}): give the number of devices, at least 1")
+        raise DeviceError(f"simulate({quoted(n)}): give the number of devices, at least 1")
+    if n > MOST_SIMULATED:
+        way_out = "use a smaller mesh; sw.plan and sw.rehearse need no devices"
+        raise DeviceError(f"simulate({quoted(n)}): a host is at most {MOST_SIMULATED:,} devices: {way_out}")
     n = int(n)
     set_patience()
     try:
@@ -83,7 +88,7 @@ def make_mesh(
     if len(chosen) < grid.size:
         way_out = (
             f"simulate them with sw.simulate({grid.size}) before the first use of JAX"
-            if devices is None and chosen[0].platform == "cpu"
+            if devices is None and chosen[0].platform == "cpu" and grid.size <= MOST_SIMULATED
             else "use a smaller mesh"
         )
         raise DeviceError(f"mesh {grid} needs {grid.size} devices, and there are {len(chosen)}: {way_out}")
@@ -99,7 +104,7 @@ def _checked_devices(devices: Any) -> list[jax.Device]:
     chosen = list(devices) if isinstance(devices, Iterable) else [devices]
     wrong = next((device for device in chosen if not isinstance(device, jax.Device)), None)
     if wrong is not None:
-        raise DeviceError(f"{wrong!r} is no device: give devices of jax.devices(), in mesh order")
+        raise DeviceError(f"{quoted(wrong)} is no device: give devices of jax.devices(), in mesh order")
     if len(set(chosen)) < len(chosen):
         raise DeviceError("a device is given twice: a mesh holds every device once")
     return chosen
@@ -117,7 +122,7 @@ def checked_types(axis_types: Any, grid: Mesh) -> tuple[AxisType, ...] | None:
         return (axis_types,) * len(grid.axes)
     types = tuple(axis_types) if isinstance(axis_types, Iterable) else (axis_types,)
     if len(types) != len(grid.axes) or not all(isinstance(each, AxisType) for each in types):
-        raise MeshError(f"axis_types={axis_types!r}: give one jax.sharding.AxisType, or one for each axis of mesh {grid}")
+        raise MeshError(f"axis_types={quoted(axis_types)}: give one jax.sharding.AxisType, or one for each axis of mesh {grid}")
     return types
 
 
@@ -182,6 +187,44 @@ def refuse_manual() -> None:
             f"inside jax.shard_map arrays are shards over {', '.join(manual)} already: call Shardwise outside of it, "
             "or multiply the shards with jnp.einsum and combine them with jax.lax.psum"
         )
+
+
+def settled(mesh: AnyMesh) -> AnyMesh:
+    """The mesh to run on, once it is held against the one in force (`jax.set_mesh`), which JAX takes in any case.
+
+    Where both have the same devices and axes it is the one in force, whose axes may be of other types.
+
+    Raises:
+        MeshError: both are named: they differ; or an axis of the mesh in force is manual.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    if context.empty:
+        return mesh
+    refuse_manual()
+    concrete = _mesh_in_force()
+    if context == mesh or (concrete is mesh and concrete is not None):
+        return mesh
+    same = Mesh.parse(context) == Mesh.parse(mesh)
+    if same and isinstance(mesh, jax.sharding.Mesh) and concrete is not None:
+        same = concrete.devices.tolist() == mesh.devices.tolist()
+    if not same:
+        where = "on other devices, " if Mesh.parse(context) == Mesh.parse(mesh) else ""
+        raise MeshError(
+            f"mesh {Mesh.parse(mesh)} is given, and mesh {Mesh.parse(context)} is in force, {where}in which "
+            "JAX runs everything: give none, or put the one that is meant in force, with jax.set_mesh(mesh): ..."
+        )
+    if context.axis_types == mesh.axis_types:
+        return mesh
+    return context if concrete is None else concrete
+
+
+def _mesh_in_force() -> jax.sharding.Mesh | None:
+    """The mesh in force with its devices; None within jit, where it has none."""
+    try:
+        found = jax.sharding.get_mesh()
+    except ValueError:
+        return None
+    return found if isinstance(found, jax.sharding.Mesh) and not found.empty else None
 
 
 def hardware_of(mesh: AnyMesh, name: str | Hardware | None) -> Hardware:

@@ -34,7 +34,7 @@ from shardwise.runtime.arrays import (
     sharding_of,
     untold_dims,
 )
-from shardwise.runtime.devices import AnyMesh, check_mesh, find_mesh, hardware_of, inside_jit, refuse_manual
+from shardwise.runtime.devices import AnyMesh, check_mesh, find_mesh, hardware_of, inside_jit, refuse_manual, settled
 from shardwise.runtime.lower import Arithmetic, lower
 from shardwise.runtime.padding import any_padded, remember, true_shape
 
@@ -85,6 +85,7 @@ class Prepared:
     to_place: tuple[tuple[int, tuple[int, ...]], ...]
     told: bool
     sizes: Mapping[str, int] | None
+    sums: str = ""  # the first operand of partial sums, if there is one
 
     def __call__(self, *arrays: Any) -> Any:
         if not self.told and inside_jit():
@@ -95,8 +96,20 @@ class Prepared:
             for index, shape in self.to_place:
                 placed[index] = place(arrays[index], self.operands[index], self.mesh, shape)
             arrays = tuple(placed)
-        result = self.function(*arrays)
+        result = self.called(arrays) if self.sums else self.function(*arrays)
         return self.remembered(result, given) if self.sizes is not None or any_padded(given) else result
+
+    def called(self, arrays: tuple[Any, ...]) -> Any:
+        """The result from operands of partial sums, which JAX cannot map everywhere."""
+        try:
+            return self.function(*arrays)
+        except (NotImplementedError, ValueError) as error:
+            if "unreduced" not in str(error):
+                raise
+            raise ArrayError(
+                f"array {self.sums} holds partial sums, which JAX cannot map: outside of jax.vmap write the mapped dimension "
+                f"in the equation, as {self.sums}[N, I], or ask for the result without {{U}} inside"
+            ) from error
 
     def remembered(self, result: Any, arrays: tuple[Any, ...]) -> Any:
         """The result, with its true shape kept: what an operand fills up with zeros is zero in a sum of products."""
@@ -114,8 +127,7 @@ def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
     arrays = tuple(map(as_array, arrays))
     _check_options(options)
     refuse_manual()
-    if not isinstance(mesh, AnyMesh):
-        mesh = find_mesh(mesh, arrays)
+    mesh = settled(mesh if isinstance(mesh, AnyMesh) else find_mesh(mesh, arrays))
     return prepare(text, mesh, options, tuple(map(signature, arrays)))(*arrays)
 
 
@@ -155,7 +167,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
         raise MeshError(f"the plan is for mesh {task.mesh}, and the mesh given is {grid}")
 
     @functools.lru_cache(maxsize=CACHED)
-    def prepare_for(given: tuple[Signature, ...]) -> Prepared:
+    def prepare_for(mesh: AnyMesh, given: tuple[Signature, ...]) -> Prepared:
         options = Options(task.hardware)
         bound = bind(task.equation, mesh, options, given)
         if bound.sizes != task.sizes:
@@ -166,7 +178,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
     def function(*arrays: Any) -> Any:
         arrays = tuple(map(as_array, arrays))
         refuse_manual()
-        return prepare_for(tuple(map(signature, arrays)))(*arrays)
+        return prepare_for(settled(mesh), tuple(map(signature, arrays)))(*arrays)
 
     return function
 
@@ -205,9 +217,9 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
     told = not any(untold_dims(program.result, mesh))
     # Where a type does not tell the whole layout, jit is told it: else it lays the result out by its type.
     sharding = None if told or not isinstance(mesh, jax.sharding.Mesh) else NamedSharding(mesh, program.result.spec)
-    return Prepared(
-        jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, None if same else bound.sizes
-    )
+    sums = next((operand.name for operand in operands if operand.layout.on(Mesh.parse(mesh)).unreduced), "")
+    true_sizes = None if same else bound.sizes
+    return Prepared(jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, true_sizes, sums)
 
 
 def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Bound:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from shardwise import writing
-from shardwise.errors import FileError, MissingExtraError, did_you_mean
+from shardwise.errors import FileError, MissingExtraError, did_you_mean, one_line
+from shardwise.runtime.archives import open_npz
 from shardwise.runtime.formats import (
     CODES,
     SAVE_AGAIN,
@@ -27,7 +28,6 @@ from shardwise.runtime.formats import (
     new_safetensors,
     one_of,
     open_npy,
-    open_npz,
     open_safetensors,
     reserve,
     shown,
@@ -57,9 +57,10 @@ def open_source(text: str | os.PathLike[str]) -> Source:
 
     `"a.npy"`, `"a.npz:name"`, `"a.safetensors:name"`; the name may be left off where a file holds exactly one array.
     Parts come through memory maps: beside the copy of a part, only the system's cache holds it, which gives it up when
-    memory runs short. Nothing is ever unpickled. Only a compressed member of an .npz cannot be read in part: it is
-    decompressed whole on the first read, and kept once for all parts. The checksums of an .npz are compared for
-    compressed members alone, since those of the others could only be had by reading everything.
+    memory runs short. Nothing is ever unpickled. A compressed member of an .npz streams by, and only the part that is asked
+    for is kept. Its checksum is compared at the first read, which goes to its end; those of members that are not
+    compressed are not, since they could only be had by reading everything. The length of every array is held against
+    the bytes that are there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +85,7 @@ def open_source(text: str | os.PathLike[str]) -> Source:
             case ".safetensors":
                 shape, dtype, read = open_safetensors(path, member)
             case suffix:
-                raise FileError(f"files that end in {suffix or 'nothing'} are not read; {one_of(READ)} are")
+                raise FileError(f"files that end in {one_line(suffix) or 'nothing'} are not read; {one_of(READ)} are")
 
     def named_read(index: Index) -> np.ndarray:
         with _naming(name):
@@ -168,9 +169,9 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except (FileError, MissingExtraError) as error:
-        raise type(error)(f"{name}: {error}") from None
+        raise type(error)(f"{one_line(name)}: {error}") from None
     except OSError as error:
-        raise FileError(f"{name}: {error.strerror or error}; check the file's permissions and its disk") from None
+        raise FileError(f"{one_line(name)}: {error.strerror or error}; check the file's permissions and its disk") from None
 
 
 def split(text: str) -> tuple[Path, str | None]:
@@ -192,6 +193,8 @@ def _check_file(path: Path) -> None:
         here = sorted(p.name for p in path.iterdir() if p.suffix.lower() in READ)
         raise FileError(f"this is a folder, not a file; name a file in it: {listed(here) or f'none is {one_of(READ)}'}")
     if not path.exists():
+        if path.is_symlink():
+            raise FileError("this is a link to nothing, or to itself; check where it points")
         raise _missing(path)
     if not path.is_file():
         raise FileError(f"this is no regular file, and cannot be read in parts; copy it to an {one_of(READ)} file")
@@ -207,7 +210,8 @@ def _missing(path: Path) -> FileError:
         return FileError("there is no such file; check the path")
     what = "file" if path.suffix.lower() in READ else "file or folder"
     near = did_you_mean(path.name, sorted(p.name for p in path.parent.iterdir()))
-    return FileError(f"there is no {what} {path.name} in {path.parent.resolve()}{near}; check the path")
+    where = one_line(str(path.parent.absolute()))
+    return FileError(f"there is no {what} {one_line(path.name)} in {where}{near}; check the path")
 
 
 # Writing

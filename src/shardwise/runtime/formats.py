@@ -1,23 +1,25 @@
-"""How arrays lie in .npy, .npz and .safetensors files, and how a part of one is read."""
+"""How arrays lie in .npy and .safetensors files, and how a part of one is read; those in .npz are read by `archives`."""
 
 from __future__ import annotations
 
 import errno
 import functools
+import io
 import json
 import math
 import os
 import struct
-import zipfile
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import IO, Any, cast
 
 import ml_dtypes  # also makes its names known to NumPy, from which safetensors asks for "bfloat16"
 import numpy as np
 
-from shardwise.errors import FileError, MissingExtraError, did_you_mean
+from shardwise.errors import FileError, MissingExtraError, did_you_mean, one_line, quoted, shortened
+from shardwise.mesh import LARGEST
 
 Index = tuple[slice, ...]
 Box = tuple[tuple[int, int], ...]  # where a part begins and ends along each dimension
@@ -30,10 +32,11 @@ CODES: dict[str, Any] = {
     "F16": np.float16, "F32": np.float32, "F64": np.float64, "C64": np.complex64, "BF16": ml_dtypes.bfloat16,
     "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
-_LONGEST_HEADER = 100_000_000  # bytes; the library refuses more
+_LONGEST_HEADER = 10_000_000  # bytes, of some hundred thousand arrays; the library takes a hundred times its bytes for it
 _ZEROS = 1 << 20  # bytes written at once
 
 SAVE_AGAIN = "copy it again, or save it again"
+MOST_HEADER = 10_000  # bytes; NumPy reads no longer ones of files that are not trusted, but asks for them whole
 _BEGINNINGS = {b"\x93NUMPY": "a .npy file", b"PK\x03\x04": "a zip archive, as .npz is", b"\x80": "a pickle"}
 
 
@@ -56,7 +59,7 @@ def slices(box: Iterable[tuple[int, int]]) -> Index:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
     """Where the values of an array lie in a file, and how."""
 
     shape: tuple[int, ...]
@@ -73,16 +76,22 @@ class _Block:
         return self.dtype.newbyteorder("=")
 
 
-def _mapped(file: IO[bytes], block: _Block) -> Opened:
+def mapped(file: IO[bytes], block: Block) -> Opened:
     """A block as a memory map, of which a part costs only its own bytes."""
-    try:
-        if block.end == block.offset:
-            values = np.empty(block.shape, block.native)  # an empty map cannot be made
-        else:
-            values: np.ndarray = cast("Any", np.memmap)(file, block.dtype, "r", block.offset, block.shape, block.order)
-    except (ValueError, OverflowError) as error:  # 65 dimensions, or an empty one beside one of 2**64
-        raise FileError(f"NumPy has no arrays of the shape {block.shape} ({error}); save it in another shape") from None
+    check_possible(block.shape)
+    if block.end == block.offset:
+        values = np.empty(block.shape, block.native)  # an empty map cannot be made
+    else:
+        values: np.ndarray = cast("Any", np.memmap)(file, block.dtype, "r", block.offset, block.shape, block.order)
     return block.shape, block.native, functools.partial(_copy, lambda: values)
+
+
+def check_possible(shape: tuple[int, ...]) -> None:
+    """Refuse a shape that no array of NumPy has: one of 65 dimensions, or an empty one beside one of 2**64."""
+    try:
+        np.broadcast_to(np.int8(0), shape)
+    except (ValueError, OverflowError) as error:
+        raise FileError(f"NumPy has no arrays of the shape {quoted(shape)} ({error}); save it in another shape") from None
 
 
 def _copy(values: Callable[[], np.ndarray], index: Index) -> np.ndarray:
@@ -107,12 +116,13 @@ def choose(member: str | None, names: Sequence[str]) -> str:
         raise FileError(f"the file holds {len(names)} arrays; add ':' and one of their names: {listed(names)}")
     if member is not None and member not in names:
         have = f"it holds {listed(names)}"
-        raise FileError(f"the file holds no array named {member!r}{did_you_mean(member, names)}; {have}")
+        raise FileError(f"the file holds no array named {quoted(member)}{did_you_mean(member, names)}; {have}")
     return names[0] if member is None else member
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
-    return ", ".join(names[:most]) + (f", ... ({len(names)} in all)" if len(names) > most else "")
+    told = ", ".join(shortened(one_line(name), 60) for name in names[:most])
+    return told + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
 def one_of(suffixes: Sequence[str]) -> str:
@@ -123,47 +133,66 @@ def one_of(suffixes: Sequence[str]) -> str:
     return f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
 
 
-# .npy and .npz
+# .npy, as a file or as a member of an .npz
 
 
 def open_npy(path: Path, member: str | None) -> Opened:
     if member is not None:
-        raise FileError(f"an .npy file holds one array, which has no name; leave off ':{member}'")
+        raise FileError(f"an .npy file holds one array, which has no name; leave off {quoted(':' + member)}")
     with path.open("rb") as file:
-        return _mapped(file, _read_header(file, _size_bytes(file)))
+        return mapped(file, read_header(file, size_bytes(file)))
 
 
-# Version 3 is version 2 with the names of fields in UTF-8 instead of Latin-1, and arrays with fields are refused.
+# The bytes that tell a header's length, and its parser. Version 3 is version 2 with the names of fields in UTF-8 instead
+# of Latin-1, and arrays with fields are refused.
 _HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-    (3, 0): np.lib.format.read_array_header_2_0,
+    (1, 0): (2, np.lib.format.read_array_header_1_0),
+    (2, 0): (4, np.lib.format.read_array_header_2_0),
+    (3, 0): (4, np.lib.format.read_array_header_2_0),
 }
 
 
-def _size_bytes(file: IO[bytes]) -> int:
+def size_bytes(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _read_header(file: IO[bytes], file_bytes: int) -> _Block:
+def read_header(file: IO[bytes], file_bytes: int) -> Block:
     """Reads the header of an .npy file or member, and checks it against its length; no value is read."""
     try:
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
-        shape, fortran_order, dtype = _HEADERS[version](file)
-        block = _Block(shape, dtype, "F" if fortran_order else "C", file.tell())
+        shape, fortran_order, dtype, offset = _parse_header(file, version)
     except OSError:
         raise
     except Exception as error:  # the header is Python text, and what its parsers raise on nonsense is not listed
         file.seek(0)
         raise FileError(_bad_header(file.read(8), error)) from None
     check_numeric(dtype)
-    if any(size < 0 for size in shape):
-        raise FileError(f"the header is corrupt: it gives the shape {shape}; {SAVE_AGAIN}")
+    counted_wrong = any(isinstance(size, bool) or size < 0 for size in shape)
+    if counted_wrong or math.prod(shape) * dtype.itemsize > LARGEST:
+        raise FileError(f"the header is corrupt: it gives the shape {quoted(shape)}; {SAVE_AGAIN}")
+    block = Block(shape, dtype, "F" if fortran_order else "C", offset)
     if block.end > file_bytes:
-        raise FileError(_truncated(f"{dtype.name}{list(shape)}", block.end, file_bytes))
+        raise FileError(truncated(f"{dtype.name}{shortened(str(list(shape)), 60)}", block.end, file_bytes))
+    if block.end < file_bytes:
+        asks = f"its header asks for {block.end:,} bytes, and there are {file_bytes:,}"
+        raise FileError(f"the file is longer than its array: {asks}; save each array to a file of its own")
     return block
+
+
+def _parse_header(file: IO[bytes], version: tuple[int, int]) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, order, dtype, and where the values begin; a header that is too long is not even read."""
+    width, parse = _HEADERS[version]
+    length = file.read(width)
+    said = int.from_bytes(length, "little")
+    if said > MOST_HEADER:
+        raise ValueError(f"it gives its own length as {said:,} bytes, and up to {MOST_HEADER:,} are read")
+    header = length + file.read(said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's about escapes in a text that is none of the user's
+        shape, fortran_order, dtype = parse(io.BytesIO(header))
+    return shape, fortran_order, dtype, len(np.lib.format.MAGIC_PREFIX) + 2 + len(header)
 
 
 def _bad_header(beginning: bytes, error: Exception) -> str:
@@ -176,7 +205,7 @@ def _bad_header(beginning: bytes, error: Exception) -> str:
     return f"the header is corrupt ({reason or type(error).__name__}); {SAVE_AGAIN}"
 
 
-def _truncated(what: str, asked_bytes: int, file_bytes: int) -> str:
+def truncated(what: str, asked_bytes: int, file_bytes: int) -> str:
     asks = f"its header asks for {asked_bytes:,} bytes, and there are {file_bytes:,}"
     return f"the file is truncated: {f'with {what} ' * bool(what)}{asks}; {SAVE_AGAIN}"
 
@@ -188,75 +217,14 @@ def check_numeric(dtype: np.dtype) -> None:
     if dtype.names:
         why = f"its dtype is structured, with the fields {listed(dtype.names)}, and an array here holds plain numbers"
         raise FileError(f"{why}; save each field as a file of its own")
+    if dtype.subdtype is not None:
+        why = f"its dtype {dtype} makes an array of every value, and an array here holds plain numbers"
+        raise FileError(f"{why}; save it again as an array of one more dimension")
     if dtype.kind == "V":
         why = f"its values are raw ({dtype.str}): .npy cannot name dtypes such as bfloat16, and keeps only their bytes"
         raise FileError(f"{why}; save it again as float32, or as .safetensors")
     if dtype.kind not in "biufc":
         raise FileError(f"its dtype {dtype} is not numeric; save it again as numbers")
-
-
-def open_npz(path: Path, member: str | None) -> Opened:
-    try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            entries = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
-            if not entries and archive.infolist():
-                holds = listed(archive.namelist(), 5)
-                raise FileError(f"this zip is no .npz: none of its members is an .npy file ({holds}); use np.savez")
-            entry = entries[choose(member, list(entries))]
-            with archive.open(entry) as opened:
-                block = _read_header(opened, entry.file_size)
-            if entry.compress_type == zipfile.ZIP_STORED:
-                return _mapped(file, _in_zip(file, entry, block))
-    except (FileError, OSError):
-        raise
-    except Exception as error:  # what zipfile and its decompressors raise on nonsense is not listed
-        _refuse_zip(path, error)
-    decompressed = functools.cache(lambda: _decompress(path, entry.filename, block))
-    return block.shape, block.native, functools.partial(_copy, decompressed)
-
-
-def _in_zip(file: IO[bytes], entry: zipfile.ZipInfo, block: _Block) -> _Block:
-    """A block of an uncompressed member as a block of the whole file.
-
-    Before a member's data stand 30 bytes, its name and an extra field; the lengths of both are in bytes 26 to 29
-    (APPNOTE 6.3.10, section 4.3.7). The directory's copy of the extra field may have another length.
-    """
-    file.seek(entry.header_offset + 26)
-    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
-    start = entry.header_offset + 30 + name_bytes + extra_bytes
-    found = _Block(block.shape, block.dtype, block.order, start + block.offset)
-    if found.end > _size_bytes(file):
-        raise FileError(_truncated(entry.filename, found.end, _size_bytes(file)))
-    return found
-
-
-def _decompress(path: Path, filename: str, block: _Block) -> np.ndarray:
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(filename) as opened:
-            values = np.lib.format.read_array(opened, allow_pickle=False)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        _refuse_zip(path, error)
-    if (values.shape, values.dtype) != (block.shape, block.dtype):
-        raise FileError("the file has been replaced by another since it was opened; open it again")
-    return values
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4)
-
-
-def _refuse_zip(path: Path, error: Exception) -> NoReturn:
-    if zipfile.is_zipfile(path):
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        why = f"the archive is corrupt, or uses what is not supported ({reason}); {SAVE_AGAIN}"
-    elif _beginning(path) == b"PK\x03\x04":
-        why = f"the file is truncated: the directory at the end of an .npz is missing; {SAVE_AGAIN}"
-    else:
-        why = "this is no .npz, which is a zip archive; give it the suffix of its format"
-    raise FileError(why) from None
 
 
 # .safetensors
@@ -269,20 +237,23 @@ def open_safetensors(path: Path, member: str | None) -> Opened:
         why = "reading .safetensors needs the extra 'files'"
         raise MissingExtraError(f"{why}: pip install 'shardwise[files]'") from None
     try:
+        _check_header_length(path)
         archive = safe_open(str(path), framework="numpy")
     except SafetensorError as error:
         raise FileError(_bad_safetensors(path, str(error))) from None
     name = choose(member, sorted(archive.keys()))
     view = archive.get_slice(name)
     shape, code = tuple(view.get_shape()), view.get_dtype()
+    check_possible(shape)
     if code not in CODES:
-        raise FileError(f"{name} has the dtype {code}, which is not read; save it again as one of {listed([*CODES])}")
+        told = f"{one_line(name)} has the dtype {code}, which is not read"
+        raise FileError(f"{told}; save it again as one of {listed([*CODES])}")
     dtype = np.dtype(CODES[code])
     if code.startswith("F8"):
         # With framework="numpy" the library looks these up in NumPy, which lacks them. bfloat16 it knows by itself.
         with path.open("rb") as file:
             start, entries = _safetensors_header(file)
-            return _mapped(file, _Block(shape, dtype.newbyteorder("<"), "C", start + entries[name]["data_offsets"][0]))
+            return mapped(file, Block(shape, dtype.newbyteorder("<"), "C", start + entries[name]["data_offsets"][0]))
 
     def read(index: Index) -> np.ndarray:
         box = box_of(index, shape)
@@ -291,6 +262,14 @@ def open_safetensors(path: Path, member: str | None) -> Opened:
         return np.asarray(view[slices(box)], dtype, order="C")
 
     return shape, dtype, read
+
+
+def _check_header_length(path: Path) -> None:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > _LONGEST_HEADER:
+        why = f"it gives its own length as {length:,} bytes, and up to {_LONGEST_HEADER:,} are read"
+        raise FileError(f"the header is corrupt, or of too many arrays: {why}; {SAVE_AGAIN}")
 
 
 def _safetensors_header(file: IO[bytes]) -> tuple[int, dict[str, Any]]:
@@ -306,12 +285,10 @@ def _safetensors_header(file: IO[bytes]) -> tuple[int, dict[str, Any]]:
 def _bad_safetensors(path: Path, reason: str) -> str:
     """Why the library refuses a file: whether it is too short for its header, and else in the library's words."""
     with path.open("rb") as file:
-        file_bytes = _size_bytes(file)
+        file_bytes = size_bytes(file)
         length = int.from_bytes(file.read(8), "little")
-        if length > _LONGEST_HEADER:
-            return f"the header is corrupt: it gives its own length as {length:,} bytes; {SAVE_AGAIN}"
         if file_bytes < 8 or file_bytes < 8 + length:
-            return _truncated("", 8 + length if file_bytes >= 8 else 8, file_bytes)
+            return truncated("", 8 + length if file_bytes >= 8 else 8, file_bytes)
         file.seek(0)
         try:
             start, entries = _safetensors_header(file)
@@ -319,7 +296,7 @@ def _bad_safetensors(path: Path, reason: str) -> str:
         except Exception as error:  # any JSON can stand where the entries should
             return f"the header is corrupt ({error}); {SAVE_AGAIN}"
     if end > file_bytes:
-        return _truncated(listed([*entries], 5), end, file_bytes)
+        return truncated(listed([*entries], 5), end, file_bytes)
     return f"the header is corrupt ({reason}); {SAVE_AGAIN}"
 
 

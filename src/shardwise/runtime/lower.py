@@ -71,9 +71,25 @@ def lower(
     result = program.result
     in_specs = tuple(_with_leading(layout) if layout.unreduced else layout.spec for layout in specs)
     typed = not leaves_replicated(program)
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=result.spec, check_vma=typed)
+    out_specs = _with_leading(result) if result.unreduced else result.spec
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=typed)
+    if result.unreduced:
+        mapped = _summands_as_partial_sums(mapped, result, mesh)
     function = _peeled(mapped, specs, mesh) if any(partial) else mapped
     return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
+
+
+def _summands_as_partial_sums(mapped: Callable[..., Any], result: Layout, mesh: AnyMesh) -> Callable[..., Any]:
+    """A function of summands, with a dimension in front that counts them, as one of partial sums; nothing moves.
+
+    JAX could cast each device's own to a partial sum as well, but `jax.vmap` has no rule for that cast; it has one for sums.
+    """
+    sharding = jax.sharding.NamedSharding(mesh, result.spec)
+
+    def function(*arrays: Any) -> Any:
+        return lax.reduce_sum(mapped(*arrays), (0,), out_sharding=sharding)
+
+    return function
 
 
 def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Callable[..., Any]:
@@ -194,9 +210,7 @@ class _Local:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
         if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
             out = out.astype(self.arithmetic.preferred_element_type)
-        if result.unreduced and self.typed:
-            out = lax.pcast(out, tuple(sorted(result.unreduced)), to="unreduced")
-        return out
+        return out[None] if result.unreduced else out
 
     def padded_input(self, array: Any, layout: Layout) -> Any:
         widths = [

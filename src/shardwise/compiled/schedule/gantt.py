@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from shardwise.errors import one_line
+
 if TYPE_CHECKING:
     from shardwise.compiled.schedule.timeline import Span, Timeline
 
@@ -28,7 +30,7 @@ def drawn(timeline: Timeline, width: int = 100) -> str:
     lines += [f"{'':<{margin}}{legend}", *textwrap.wrap(totals(timeline), width, subsequent_indent="  ")]
     for note in timeline.notes:
         lines += textwrap.wrap(f"assumed: {note}" if note == timeline.notes[0] else note, width, subsequent_indent="  ")
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(one_line(line).rstrip() for line in lines)
 
 
 def totals(timeline: Timeline) -> str:
