@@ -99,7 +99,7 @@ def test_a_function_that_ends_the_program_fails_the_check_and_hides_no_other_dri
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("MODULE:odd", "odd cannot be traced for these devices: Odd: neither an error nor an end\nat"),
+        ("MODULE:odd", "odd cannot be traced for these devices: Odd: neither an error nor an end\n           at"),
         ("MODULE:Parts.step", "MODULE.Parts does not give step: MODULE.py:33: SystemExit: 0"),
         ("leaves.py:f", "leaves.py cannot be imported: leaves.py:2: SystemExit: 0"),
     ],

@@ -85,7 +85,6 @@ class Prepared:
     to_place: tuple[tuple[int, tuple[int, ...]], ...]
     told: bool
     sizes: Mapping[str, int] | None
-    sums: str = ""  # the first operand of partial sums, if there is one
 
     def __call__(self, *arrays: Any) -> Any:
         if not self.told and inside_jit():
@@ -96,20 +95,8 @@ class Prepared:
             for index, shape in self.to_place:
                 placed[index] = place(arrays[index], self.operands[index], self.mesh, shape)
             arrays = tuple(placed)
-        result = self.called(arrays) if self.sums else self.function(*arrays)
+        result = self.function(*arrays)
         return self.remembered(result, given) if self.sizes is not None or any_padded(given) else result
-
-    def called(self, arrays: tuple[Any, ...]) -> Any:
-        """The result from operands of partial sums, which JAX cannot map everywhere."""
-        try:
-            return self.function(*arrays)
-        except (NotImplementedError, ValueError) as error:
-            if "unreduced" not in str(error):
-                raise
-            raise ArrayError(
-                f"array {self.sums} holds partial sums, which JAX cannot map: outside of jax.vmap write the mapped dimension "
-                f"in the equation, as {self.sums}[N, I], or ask for the result without {{U}} inside"
-            ) from error
 
     def remembered(self, result: Any, arrays: tuple[Any, ...]) -> Any:
         """The result, with its true shape kept: what an operand fills up with zeros is zero in a sum of products."""
@@ -217,9 +204,8 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
     told = not any(untold_dims(program.result, mesh))
     # Where a type does not tell the whole layout, jit is told it: else it lays the result out by its type.
     sharding = None if told or not isinstance(mesh, jax.sharding.Mesh) else NamedSharding(mesh, program.result.spec)
-    sums = next((operand.name for operand in operands if operand.layout.on(Mesh.parse(mesh)).unreduced), "")
     true_sizes = None if same else bound.sizes
-    return Prepared(jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, true_sizes, sums)
+    return Prepared(jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, true_sizes)
 
 
 def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Bound:
