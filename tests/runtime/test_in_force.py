@@ -88,6 +88,12 @@ def test_partial_sums_under_vmap_have_derivatives(mesh):
     np.testing.assert_array_equal(gradient, np.broadcast_to(B.sum(1), (2, 8, 4)))
 
 
+def test_partial_sums_over_one_device_are_the_sums():
+    mesh = sw.make_mesh("x=1")
+    np.testing.assert_array_equal(sw.put(A, "A[I, J]{U_x}", mesh), A)
+    np.testing.assert_array_equal(sw.einsum("A[I, J]{U_x} · B[J, K] -> C[I, K]", A, B, mesh=mesh), A @ B)
+
+
 def test_partial_sums_go_from_one_equation_to_the_next_under_vmap(mesh):
     a, b = sw.put(np.stack([A, 2 * A]), "A[N, I, J_x]", mesh), sw.put(B, "B[J_x, K]", mesh)
 

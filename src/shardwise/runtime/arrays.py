@@ -220,13 +220,14 @@ def check_numeric(dtype: Any, name: str) -> None:
 
 
 def sharding_for(operand: Operand, mesh: AnyMesh) -> NamedSharding:
-    """A layout on a mesh as JAX's sharding; partial sums are refused."""
-    if operand.layout.unreduced:
+    """A layout on a mesh as JAX's sharding; partial sums are refused, but for those over one device."""
+    layout = operand.layout.on(Mesh.parse(mesh))
+    if layout.unreduced:
         raise LayoutError(
             f"{operand} cannot be placed: partial sums come from a computation; place the summands along a dimension "
             "of their own, as A[N_x, I], and sum over N"
         )
-    return NamedSharding(mesh, operand.layout.on(Mesh.parse(mesh)).spec)
+    return NamedSharding(mesh, layout.spec)
 
 
 def placed_shape(shape: tuple[int, ...], operand: Operand, grid: Mesh, pad: bool) -> tuple[int, ...]:
