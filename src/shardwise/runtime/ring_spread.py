@@ -8,7 +8,8 @@ from typing import Any
 
 from jax import lax
 
-from shardwise.runtime.ring_paths import Ring, Schedule, Span, Strand, gathering, side_by_side
+from shardwise.planning.paths import Span, Strand, gathering, side_by_side
+from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import Numbers, Product, as_varying, extents, least_read_again, product, varying_axes
 
 
@@ -26,7 +27,7 @@ class Spread:
 def spread(job: Spread, operands: Sequence[Any]) -> Any:
     """Run the ring: part k is made at tick k, and has gone h hops h ticks later."""
     sizes = extents(operands, job.product)
-    split = least_read_again([job.product], [operands], sizes, job.dim, job.schedule.chunks)
+    split = split_of(job, operands)
     strands = gathering(job.ring.n, job.schedule.way, job.schedule.chunks, sizes[split])
     run = _Run(job, [sizes[dim] for dim in job.product.out], split, strands, side_by_side(strands))
     state: State = ([None] * len(strands), None)
@@ -41,6 +42,11 @@ def spread(job: Spread, operands: Sequence[Any]) -> Any:
     for tick in range(parts + looped, parts + max(hops)):
         state = run.moved(state, tick)
     return state[1]
+
+
+def split_of(job: Spread, operands: Sequence[Any]) -> Any:
+    """Along which dimension of the result a block is cut into parts."""
+    return least_read_again([job.product], [operands], extents(operands, job.product), job.dim, job.schedule.chunks)
 
 
 State = tuple[list[Any], Any]  # what arrives on each strand that has begun; the result as far as it is there

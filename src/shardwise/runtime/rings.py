@@ -15,11 +15,12 @@ from typing import Any
 import jax
 
 from shardwise.runtime.ring_gather import Gather, gather
-from shardwise.runtime.ring_paths import Ring, Schedule, Way
+from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import Numbers, Product, Term, as_varying, product, varying_axes
 from shardwise.runtime.ring_rotate import Rotation, rotate, rotate_back
 from shardwise.runtime.ring_scatter import Scatter, scatter
 from shardwise.runtime.ring_spread import Spread, spread
+from shardwise.steps import Way
 
 Axes = str | Sequence[str]
 Others = tuple[tuple[Any, ...], ...]
@@ -163,7 +164,7 @@ def _without_lone(
     for k, (array, term) in enumerate(zip(operands, terms, strict=True)):
         elsewhere = {keep, *out, *(dim for j, other in enumerate(terms) if j != k for dim in other)}
         lone = tuple(place for place, dim in enumerate(term) if dim not in elsewhere)
-        arrays.append(array.sum(axis=lone) if lone else array)
+        arrays.append(array.sum(axis=lone, dtype=array.dtype) if lone else array)
         found.append(tuple(dim for dim in term if dim in elsewhere))
     return arrays, found
 
