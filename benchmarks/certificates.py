@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import sys
 import time
@@ -107,10 +108,8 @@ def drawn(random: Random, on: str | None) -> tuple[str, Case, sw.Plan]:
             continue
         break
     if random.random() < LIMITED:
-        try:
+        with contextlib.suppress(PlanError):
             plan = planned(case, dtype, overlap=overlap, memory_limit=0.9 * plan.best.estimate.peak_memory_bytes)
-        except PlanError:
-            pass
     return dtype, case, plan
 
 

@@ -11,7 +11,7 @@ from shardwise.compiled.text import shapes
 from shardwise.compiled.text.flow import Flow, carries_on
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
-from shardwise.compiled.text.laying import laid, unpacked
+from shardwise.compiled.text.laying import keeps_a_part, laid, unpacked
 from shardwise.compiled.text.sources import Sources, is_planners, metadata
 from shardwise.compiled.text.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
 from shardwise.layout import Axes
@@ -213,32 +213,25 @@ class _Reader:
 
     def _is_sliced(self, flow: Flow, closing: Instruction, part: float) -> bool:
         """Whether all that use an all-reduce's result keep one device's part of it."""
-        pending, keep = [closing], []
+        pending = [closing]
+        uses: list[tuple[Instruction, str]] = []
         while pending:
-            for user in flow.using(pending.pop()):
+            made = pending.pop()
+            for user in flow.using(made):
                 if flow.hands_on(user):
                     pending.append(user)
                 else:
-                    keep.append(user)
-        return bool(keep) and all(self._keeps_a_part(user, part) for user in keep)
+                    uses.append((user, made.name))
+        return bool(uses) and all(keeps_a_part(self.module, user, name, part) for user, name in uses)
 
     def _laid(self, site: _Site, size: int) -> tuple[int, ...]:
-        """Of each array that an all-reduce adds up over so many devices, the elements that each lays into zeros; or none."""
+        """Of each array that an all-reduce adds up over so many devices, the elements that each lays into zeros; or 0."""
         parts = [laid(self.module, site.home, name) for name in site.collective.operands]
         wholes = [unpacked(site.home, name) for name in site.collective.operands]
         return tuple(
             part.elements if part is not None and whole is not None and whole.elements == size * part.elements else 0
             for part, whole in zip(parts, wholes, strict=True)
         )
-
-    def _keeps_a_part(self, user: Instruction, part: float) -> bool:
-        cuts = user.opcode == "dynamic-slice" or any(
-            i.opcode == "dynamic-slice" for c in inside(self.module, user) for i in c.instructions
-        )
-        try:
-            return cuts and shapes.total_bytes(shapes.parse(user.shape)) <= part
-        except shapes.UnreadShapeError:
-            return False
 
 
 def _may_be_collective(opcode: str) -> bool:
