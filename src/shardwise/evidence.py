@@ -207,6 +207,7 @@ def _check_forms(options: argparse.Namespace) -> None:
 
 def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     """Print an audit; of a plan also whether it was compiled as planned: 1 where it was not."""
+    from shardwise.compiled.certify import kept
     from shardwise.compiled.export import facts
 
     if options.trace:
@@ -221,7 +222,7 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     else:
         print(found)
         if plan is not None:
-            print("\n" + (differs or "compiled as planned: the same collectives, axes and bytes"))
+            print("\n" + (differs or kept(found, plan)))
         if options.timeline:
             print(f"\n{found.timeline(options.hardware)}")
     return 1 if differs else 0

@@ -17,7 +17,7 @@ import shardwise as sw
 from benchmarks.certificates import check
 from benchmarks.tampering import tampered
 from shardwise.compiled.audit import Audit, audit_text
-from shardwise.compiled.certify import planned_collectives
+from shardwise.compiled.certify import kept, planned_collectives
 from shardwise.errors import AuditMismatchError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
@@ -192,6 +192,10 @@ def test_sixteen_bit_numbers_that_a_host_widens_are_held_and_wider_ones_are_not(
     plan = planned(SPREAD, "x=4", dtype="bfloat16", overlap=False, I=8, J=4, K=4)
     audit = compiled(plan, plan.best)
     audit.assert_matches(plan)
+    assert (
+        kept(audit, plan)
+        == "compiled as planned: the same collectives, axes and elements, which the compiler sends in its own way: 48 B more"
+    )
     wider = dict(tampered(audit.module.text, audit.mesh))["retyped"]
     with pytest.raises(AuditMismatchError, match="elements of float64"):
         read_again(audit, wider).assert_matches(plan)

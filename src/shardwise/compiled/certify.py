@@ -81,6 +81,15 @@ def assert_matches(audit: Audit, plan: Any) -> None:
     _fail(audit, "the compiled program is not the planned one", faults)
 
 
+def kept(audit: Audit, plan: Any) -> str:
+    """What to say of a program that was compiled as planned: also what its compiler sends more, or less, in its own way."""
+    more = audit.total_wire_bytes - sum(step.wire_bytes for step in planned_collectives(plan))
+    if not more:
+        return "compiled as planned: the same collectives, axes and bytes"
+    amount = f"{_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+    return f"compiled as planned: the same collectives, axes and elements, which the compiler sends in its own way: {amount}"
+
+
 def _said_differences(
     key: Key, planned: Sequence[Planned], compiled: Sequence[Collective], missing: Sequence[Move], other: Sequence[Move]
 ) -> Iterator[str]:
