@@ -21,7 +21,7 @@ from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.program import Program
 from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.runtime.ring_products import Numbers, Product, extents
+from shardwise.runtime.ring_products import Numbers, Product
 from shardwise.runtime.ring_scatter import Scatter
 from shardwise.runtime.ring_scatter import split_of as scattered_along
 from shardwise.runtime.ring_spread import Spread
@@ -128,9 +128,8 @@ class _Look:
                 assert_never(step)
 
     def scattered(self, einsum: Einsum, scatter: ReduceScatter, schedule: Schedule) -> Iterator[Planned]:
-        wanted, operands = self.local(einsum, scatter.dim)
+        wanted, operands, sizes = self.local(einsum, scatter.dim)
         n = self.mesh.extent(scatter.axes)
-        sizes = extents(operands, wanted)
         sizes[scatter.dim] //= n
         job = Scatter(Ring(scatter.axes, n), scatter.dim, (wanted,), schedule, Numbers())
         width = sizes[scattered_along(job, [operands], sizes)]
@@ -139,8 +138,8 @@ class _Look:
         yield from self.ring(scatter.axes, parts, block, width, self.dtype_of_products)
 
     def spread(self, einsum: Einsum, gather: AllGather, schedule: Schedule) -> Iterator[Planned]:
-        wanted, operands = self.local(einsum, gather.dim)
-        n, sizes = self.mesh.extent(gather.axes), extents(operands, wanted)
+        wanted, operands, sizes = self.local(einsum, gather.dim)
+        n = self.mesh.extent(gather.axes)
         width = sizes[spread_along(Spread(Ring(gather.axes, n), gather.dim, wanted, schedule, Numbers()), operands)]
         strands = gathering(n, schedule.way, schedule.chunks, width)
         parts = [(each.way, each.span, each.hops) for each in strands]
@@ -173,18 +172,16 @@ class _Look:
         item = ITEM_BYTES[dtype]
         return Planned(name, over, held, dtype, float(wire_bytes(name, self.mesh, over, held * item, made * item)))
 
-    def local(self, einsum: Einsum, moved: str) -> tuple[Product, list[Any]]:
-        """The product of the local shards; what one operand alone has is summed before (see `rings`)."""
+    def local(self, einsum: Einsum, moved: str) -> tuple[Product, list[Any], dict[str, int]]:
+        """The product of the local shards, and their sizes; what one operand alone has is summed before (see `rings`)."""
         layouts = [self.before[name] for name in einsum.operands]
+        shapes = [zip(layout.names, layout.shard_shape(self.task.sizes, self.mesh), strict=True) for layout in layouts]
+        sizes = {dim: size for shape in shapes for dim, size in shape}
         counts = Counter(dim for layout in layouts for dim in layout.names)
         kept = {moved, *einsum.dims, *(dim for dim, count in counts.items() if count > 1)}
         terms = tuple(tuple(dim for dim in layout.names if dim in kept) for layout in layouts)
-        shapes = [dict(zip(layout.names, layout.shard_shape(self.task.sizes, self.mesh), strict=True)) for layout in layouts]
-        operands = [
-            jax.ShapeDtypeStruct(tuple(shape[dim] for dim in term), "float32")
-            for shape, term in zip(shapes, terms, strict=True)
-        ]
-        return Product(terms, einsum.dims), operands
+        operands = [jax.ShapeDtypeStruct(tuple(sizes[dim] for dim in term), "float32") for term in terms]
+        return Product(terms, einsum.dims), operands, sizes
 
     @property
     def mesh(self) -> Mesh:
