@@ -210,6 +210,7 @@ def _check_forms(options: argparse.Namespace) -> None:
 
 def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     """Print an audit; of a plan also whether it was compiled as planned: 1 where it was not."""
+    from shardwise.compiled.certify import kept
     from shardwise.compiled.export import facts
 
     line: Any = found.timeline(options.hardware) if options.trace is not None or options.timeline else None
@@ -220,7 +221,7 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     else:
         print(found)
         if plan is not None:
-            print("\n" + (lines_of(differs or "") or "compiled as planned: the same collectives, axes and bytes"))
+            print("\n" + lines_of(differs or kept(found, plan)))
         if options.timeline:
             print(f"\n{line}")
     if options.trace is not None:

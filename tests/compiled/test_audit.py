@@ -74,6 +74,52 @@ def test_an_all_reduce_of_which_parts_are_kept_stands_out_with_the_bytes_too_man
     assert "128 B too many" in said
 
 
+def cut_in_a_fusion(dims: str) -> str:
+    """A fusion that takes of an array (the first parameter) a part alone."""
+    return f"""
+%cut (w: f32[8,8], i: u32[]) -> f32[{dims}] {{
+  %w = f32[8,8]{{1,0}} parameter(0)
+  %i = u32[] parameter(1)
+  %v = f32[8,8]{{1,0}} copy(%w)
+  %d = f32[{dims}]{{1,0}} dynamic-slice(%v, %i, %i)
+  ROOT %n = f32[{dims}]{{1,0}} negate(%d)
+}}
+"""
+
+
+@pytest.mark.parametrize(("dims", "is_part"), [("4,8", True), ("8,8", False)])
+def test_a_part_is_kept_in_a_fusion_where_nothing_else_is_taken(dims: str, is_part: bool):
+    uses = f"%r = {REDUCE_Y}\n%i = u32[] partition-id()\nROOT %s = f32[{dims}]{{1,0}} fusion(%r, %i), kind=kLoop, calls=%cut"
+    assert audit(uses, before=cut_in_a_fusion(dims)).collectives[0].sliced is is_part
+    whole = cut_in_a_fusion(dims).replace("negate(%d)", "slice(%w)")
+    assert not audit(uses, before=whole).collectives[0].sliced
+
+
+ZEROS = "%zero = f32[] constant(0)\n%z = f32[16,8]{1,0} broadcast(%zero), dimensions={}\n%at = u32[] partition-id()\n"
+LAID = ZEROS + "%u = f32[16,8]{1,0} dynamic-update-slice(%z, %p, %at, %at)\n%c = f32[16,8]{1,0} copy(%u)\n"
+
+
+def test_a_sum_of_zeros_in_which_each_device_lays_its_part_is_a_gather():
+    summed = f"ROOT %r = {REDUCE_Y.replace('f32[8,8]', 'f32[16,8]').replace('%p', '%c')}"
+    gathered = audit(LAID + summed)
+    assert gathered.collectives[0].laid == (64,)
+    assert "an all-gather over y made of an all-reduce of zeros in which each device lays its part" in found(gathered)
+    for other in (
+        LAID.replace("constant(0)", "constant(1)"),
+        LAID.replace("copy(%u)", "convert(%u)"),
+        LAID.replace("copy(%u)", "negate(%u)"),
+    ):
+        assert not any(audit(other + summed).collectives[0].laid), other
+    assert not any(audit(LAID + summed.replace("[4,2]<=[8]", "[1,8]<=[8]")).collectives[0].laid)  # over 8, of which 2 have room
+
+
+def test_narrow_numbers_packed_in_words_are_counted_as_themselves():
+    packed = "%n = s16[8,8]{1,0} multiply(%p, %p)\n%b = u32[4,128]{1,0} bitcast(%n)\n"
+    summed = "ROOT %r = u32[4,128]{1,0} all-reduce(%b), replica_groups=[4,2]<=[8], to_apply=%add"
+    assert audit(packed + summed).collectives[0].held == (("int16", 64),)
+    assert audit(packed.replace("bitcast", "convert") + summed).collectives[0].held == (("uint32", 512),)
+
+
 def test_repeated_work_stands_out_first():
     dot = "%d = f32[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
     several = audit(f"{dot}\nROOT %g = {GATHER_X.replace('%p', '%d')}", needed=2 * 8**3 * 4)

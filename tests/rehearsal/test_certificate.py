@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 
 import jax
@@ -11,19 +10,15 @@ import pytest
 
 import shardwise as sw
 from benchmarks.cases import CASES, Case
+from benchmarks.tampering import TAMPER, tampered
 from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.certify import planned_collectives
-from shardwise.compiled.text.walk import KINDS
 from shardwise.errors import AuditMismatchError
 from shardwise.notation import parse
 
 TARGETS = ["cpu", "v5e:2x4", "v6e:2x4", "v7x:2x2x1", "v4:2x2x2", "v5p:2x2x2", "h100:8"]
 BY_NAME = {case.name: case for case in CASES}
-COLLECTIVE = re.compile(
-    r"^(?P<head>\s+(?:ROOT )?%)(?P<name>\S+) = (?P<shape>\([^=]*?\)|\S+) "
-    rf"(?P<kind>(?:{'|'.join(KINDS)})(?:-start)?)\(%(?P<operand>[^\s,)]+)"
-)
 
 
 def chip(target: str) -> str:
@@ -85,42 +80,6 @@ def test_another_candidate_does_not_pass_for_the_best(name: str):
 # Programs that were tampered with.
 
 
-def added(lines: list[str], at: int, match: re.Match[str], _: str) -> list[str]:
-    copy = lines[at].replace(f"%{match['name']} =", f"%{match['name']}.again =").replace("ROOT ", "")
-    return [*lines[: at + 1 if "ROOT" not in lines[at] else at], copy, *lines[at + 1 if "ROOT" not in lines[at] else at :]]
-
-
-def removed(lines: list[str], at: int, match: re.Match[str], _: str) -> list[str]:
-    gone = lines[at].replace(f" {match['kind']}(", " bitcast(", 1)
-    return [*lines[:at], gone, *lines[at + 1 :]]
-
-
-def widened(lines: list[str], at: int, match: re.Match[str], _: str) -> list[str]:
-    operand = match["operand"]
-    made = next(line for line in lines if re.match(rf"\s+(ROOT )?%{re.escape(operand)} = ", line))
-    shape = re.search(r" = (\w+)\[([\d,]*)\]", made)
-    assert shape is not None
-    dims = [int(size) for size in shape[2].split(",") if size]
-    wide = f"  %wide.{at} = {shape[1]}[{','.join(map(str, [2 * (dims or [1])[0], *dims[1:]]))}] broadcast(%{operand})"
-    return [*lines[:at], wide, lines[at].replace(f"(%{operand}", f"(%wide.{at}", 1), *lines[at + 1 :]]
-
-
-def elsewhere(lines: list[str], at: int, match: re.Match[str], mesh: str) -> list[str]:
-    """Over half of an axis, or over the other axis of two."""
-    del match
-    groups = "{{0,1},{2,3},{4,5},{6,7}}" if "y" not in mesh else None
-    if groups is None:  # x=4, y=2: the groups of the other axis
-        along_y = "{'y'}" in lines[at] or "[4,2]<=[8]," in lines[at] or "{{0,1}" in lines[at]
-        groups = "{{0,2,4,6},{1,3,5,7}}" if along_y else "{{0,1},{2,3},{4,5},{6,7}}"
-    changed = re.sub(
-        r"replica_groups=(\{\{.*?\}\}|\[[^ ]*?\](?=, )|mesh\[.*?\] \{.*?\})", f"replica_groups={groups}", lines[at]
-    )
-    changed = re.sub(r"source_target_pairs=\{\{.*?\}\}", "source_target_pairs={{0,1},{1,0}}", changed)
-    assert changed != lines[at]
-    return [*lines[:at], changed, *lines[at + 1 :]]
-
-
-TAMPER: list[Callable[[list[str], int, re.Match[str], str], list[str]]] = [added, removed, widened, elsewhere]
 TAMPERED = [
     (name, target, how)
     for name in BY_NAME
@@ -134,9 +93,7 @@ TAMPERED = [
 @pytest.mark.parametrize(("name", "target", "how"), TAMPERED, ids=[f"{n}-{t}-{h.__name__}" for n, t, h in TAMPERED])
 def test_a_program_that_was_tampered_with_fails(name: str, target: str, how: Callable[..., list[str]]):
     audit = compiled(name, target)
-    lines = audit.module.text.split("\n")
-    at, match = next((at, match) for at, line in enumerate(lines) if (match := COLLECTIVE.match(line)))
-    text = "\n".join(how(lines, at, match, BY_NAME[name].mesh[8]))
+    text = dict(tampered(audit.module.text, audit.mesh))[how.__name__]
     again = audit_text(text, name=audit.name, target=audit.target, mesh=audit.mesh, hardware=audit.hardware)
     with pytest.raises(AuditMismatchError):
         again.assert_matches(planned(name, target))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.runtime.ring_paths import gathering
+from shardwise.planning.paths import gathering
 from shardwise.runtime.rings import einsum_gather, einsum_scatter, gather_einsum, rotate_einsum
 
 

@@ -17,6 +17,7 @@ from shardwise.compiled.schedule.timeline import Timeline, timeline
 from shardwise.compiled.schedule.work import flops_per_device
 from shardwise.compiled.text.hlo import Module, Unread, read
 from shardwise.compiled.text.reading import collectives
+from shardwise.compiled.uneven import Uneven
 from shardwise.errors import HardwareError
 from shardwise.mesh import Mesh
 
@@ -33,6 +34,7 @@ class Audit:
         work: the FLOPs of one device, and how often replicas repeat them.
         unread: what could not be read of the compiled text; nothing is dropped in silence.
         notes: what was assumed on the way, as arguments taken as replicated.
+        uneven: layouts that the function asks for and that its sizes do not allow (see `uneven`).
     """
 
     name: str
@@ -47,6 +49,7 @@ class Audit:
     notes: tuple[str, ...] = ()
     topology: Topology | None = None
     routes: Mapping[str, Route] | None = field(default=None, repr=False)
+    uneven: tuple[Uneven, ...] = ()
 
     @property
     def total_wire_bytes(self) -> float:
@@ -56,7 +59,7 @@ class Audit:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What stands out, and what to do about it."""
-        return findings(self.module, self.collectives, self.work)
+        return findings(self.module, self.collectives, self.work, self.uneven)
 
     def timeline(self, hardware: str | Hardware | None = None) -> Timeline:
         """Replay the schedule: when compute and transfers run and what waits; modelled, not measured.
@@ -80,7 +83,12 @@ class Audit:
         certify.assert_only(self, expected)
 
     def assert_matches(self, plan: Any) -> None:
-        """The certificate: what was compiled is what was planned, in kind, axes, count and bytes.
+        """The certificate: what was compiled is what was planned, collective by collective.
+
+        Each has its kind, its axes, the elements that a device sends, their dtype, and of a permute who sends to whom. What a
+        compiler wraps counts as what it is: collectives joined into one or run in a loop; on TPUs complex numbers in two
+        parts, a vector gathered by a sum of zeros, a reduce-scatter as an all-reduce of which each keeps its part (two
+        findings say what is sent more); on a host 16-bit numbers that its compiler widens before it sends.
 
         Args:
             plan: a plan (its best program), or one of its candidates with `plan` given as `(plan, candidate)`.
@@ -132,7 +140,7 @@ def chip_of(audit: Audit, name: str | Hardware | None) -> Hardware:
 def audit_text(
     text: str, *, name: str, target: str, mesh: Mesh, hardware: Hardware | None, memory: MemoryUse | None = None,
     needed: float | None = None, notes: tuple[str, ...] = (), topology: Topology | None = None,
-    routes: Mapping[str, Route] | None = None,
+    routes: Mapping[str, Route] | None = None, uneven: tuple[Uneven, ...] = (),
 ) -> Audit:  # fmt: skip
     """Read a compiled text into an audit.
 
@@ -146,5 +154,5 @@ def audit_text(
     reading = collectives(module, mesh)
     work = Work(flops_per_device(module, reading.visits), module.devices, needed)
     return Audit(
-        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes
+        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes, uneven
     )  # fmt: skip

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from shardwise.chips import Hardware, Torus
+from shardwise.compiled.expected import Planned, planned_collectives
 from shardwise.compiled.facts import Collective
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
-from shardwise.planning.plan import Candidate, Ranking
-from shardwise.planning.prices import ITEM_BYTES
-from shardwise.planning.problem import Problem
-from shardwise.planning.rings import gather_sends, scatter_sends
-from shardwise.steps import (
-    Automatic,
-    CollectivePermute,
-    Einsum,
-    EinsumScatter,
-    Fused,
-    GatherEinsum,
-    RotateEinsum,
-    Slice,
-    kind,
-    touched,
-)
+from shardwise.planning.paths import Pairs
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
 
 Key = tuple[str, Axes]
+SHOWN = 8  # pairs of a permute
 
 
 def assert_only(audit: Audit, expected: Mapping[str, Any]) -> None:
@@ -74,118 +61,125 @@ def axes_given(axes: Any, mesh: Mesh) -> Axes:
     return tuple(sorted(parts, key=lambda part: names.index(part.split(":")[0])))
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A collective of a plan: the bytes that one device sends, of elements of a dtype; of a permute how many devices send."""
-
-    kind: str
-    axes: Axes
-    wire_bytes: float
-    dtype: str
-    senders: int = 0
-
-    @property
-    def elements(self) -> float:
-        return self.wire_bytes / ITEM_BYTES[self.dtype]
-
-
 def assert_matches(audit: Audit, plan: Any) -> None:
     """See `Audit.assert_matches`."""
     _refuse_unread(audit)
     planned: dict[Key, list[Planned]] = defaultdict(list)
     for step in planned_collectives(plan):
         planned[step.kind, step.axes].append(step)
-    compiled: dict[Key, list[Collective]] = defaultdict(list)
+    wanted = {key: Counter(move for step in steps for move in _asked(step, audit.hardware)) for key, steps in planned.items()}
+    compiled: dict[Key, list[tuple[Move, Collective]]] = defaultdict(list)
     for collective in audit.collectives:
         if collective.wire_bytes:
-            compiled[collective.kind, collective.axes].append(collective)
+            for kind, move in _moves(collective, audit.hardware, wanted):
+                compiled[kind, collective.axes].append((move, collective))
     faults = []
     for key in [*planned, *(key for key in compiled if key not in planned)]:
-        faults += _differences(key, planned.get(key, []), compiled.get(key, []))
+        differences = _unmatched(wanted.get(key, Counter()), [move for move, _ in compiled[key]], audit.hardware)
+        if any(differences):
+            faults += _said_differences(key, planned.get(key, []), [c for _, c in compiled[key]], *differences)
     _fail(audit, "the compiled program is not the planned one", faults)
 
 
-def _differences(key: Key, planned: list[Planned], compiled: list[Collective]) -> list[str]:
-    """What of one kind over the same axes is not as planned.
+def kept(audit: Audit, plan: Any) -> str:
+    """What to say of a program that was compiled as planned: also what its compiler sends more, or less, in its own way."""
+    more = audit.total_wire_bytes - sum(step.wire_bytes for step in planned_collectives(plan))
+    if not more:
+        return "compiled as planned: the same collectives, axes and bytes"
+    amount = f"{_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+    return f"compiled as planned: the same collectives, axes and elements, which the compiler sends in its own way: {amount}"
 
-    Compilers may send fewer bits of each number than planned: with float32 products in one bfloat16 pass, TPU's round
-    before they gather. That is no difference; more bits are.
-    """
-    count = sum((collective.trips or 1) * collective.arrays for collective in compiled)
-    wider = [c for c in compiled if planned and _item_bytes(c.dtype) > max(ITEM_BYTES[step.dtype] for step in planned)]
-    if count == len(planned) and not wider and _same_elements(planned, compiled) and _same_senders(planned, compiled):
-        return []
-    sent = sum(collective.wire_bytes for collective in compiled)
+
+def _said_differences(
+    key: Key, planned: Sequence[Planned], compiled: Sequence[Collective], missing: Sequence[Move], other: Sequence[Move]
+) -> Iterator[str]:
+    """What of one kind over the same axes is not as planned: their number, elements, dtype, who sends to whom."""
+    once = {(collective.computation, collective.name): collective for collective in compiled}
+    sent = sum(collective.wire_bytes for collective in once.values())
     bytes_planned = sum(step.wire_bytes for step in planned)
-    head = f"{_said(key)}: {len(planned)} planned with {_bytes(bytes_planned)}, {count} compiled with {_bytes(sent)}"
-    why = [f"    the compiler sends {c.dtype} where {planned[0].dtype} is planned" for c in wider[:1]]
-    return [head, *why, *(f"    {line(collective)}" for collective in compiled)]
+    yield f"{_said(key)}: {len(planned)} planned with {_bytes(bytes_planned)}, {len(compiled)} compiled with {_bytes(sent)}"
+    yield from (f"    planned, and not compiled: {move}" for move in missing)
+    yield from (f"    compiled, and not planned: {move}" for move in other)
+    yield from (f"    {line(collective)}" for collective in once.values())
 
 
-def _same_elements(planned: list[Planned], compiled: list[Collective]) -> bool:
-    moved = [collective.wire_bytes / _item_bytes(collective.dtype) for collective in compiled]
-    if all(collective.arrays == 1 and collective.trips == 1 for collective in compiled):
-        return sorted(moved) == sorted(step.elements for step in planned)
-    return sum(moved) == sum(step.elements for step in planned)
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One array that a collective moves: the elements that one device holds before; of a permute who sends to whom."""
+
+    elements: int
+    dtype: str
+    pairs: Pairs = ()
+
+    def __str__(self) -> str:
+        return f"{counted(self.elements, 'element')} of {self.dtype}" + (f" from {_listed(self.pairs)}" if self.pairs else "")
 
 
-def _same_senders(planned: list[Planned], compiled: list[Collective]) -> bool:
-    """Whether as many devices send as planned, in permutes."""
-    if not planned or planned[0].kind != "collective-permute":
-        return True
-    sending = {sum(source != target for source, target in collective.groups) for collective in compiled}
-    return sending == {step.senders for step in planned}
+def _listed(pairs: Pairs) -> str:
+    return ", ".join(f"{source} to {target}" for source, target in pairs[:SHOWN]) + (", ..." if len(pairs) > SHOWN else "")
 
 
-def _item_bytes(dtype: str) -> float:
-    return ITEM_BYTES.get(dtype, math.inf)
+PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
-def planned_collectives(plan: Any) -> list[Planned]:
-    """The collectives of a plan's best program, or of one candidate as `(plan, candidate)`, that send anything.
+def _asked(step: Planned, hardware: Hardware | None) -> list[Move]:
+    """What a compiler is to move for a step: TPU's have no complex numbers, and move both parts of them."""
+    if step.dtype in PARTS and _is_tpu(hardware):
+        return [Move(step.elements, PARTS[step.dtype], step.pairs)] * 2
+    return [Move(step.elements, step.dtype, step.pairs)]
 
-    >>> import shardwise as sw
-    >>> plan = sw.plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes={"I": 8, "J": 8, "K": 8}, mesh="x=4", dtype="float32")
-    >>> planned_collectives(plan)
-    [Planned(kind='all-reduce', axes=('x',), wire_bytes=384.0, dtype='float32', senders=0)]
+
+def _moves(
+    collective: Collective, hardware: Hardware | None, wanted: Mapping[Key, Counter[Move]]
+) -> Iterator[tuple[str, Move]]:
+    """What a collective moves in one call of the program, array by array and trip by trip, and as which kind it counts.
+
+    TPU's compilers gather a vector by adding up zeros in which each device has laid its part, and make some reduce-scatters
+    of an all-reduce of which each keeps its part: those count as what they do. Findings say what they send more.
     """
-    ranking, candidate = plan if isinstance(plan, tuple) and len(plan) == 2 else (plan, None)
-    if not isinstance(ranking, Ranking) or not (candidate is None or isinstance(candidate, Candidate)):
-        kind_given = type(ranking).__name__
-        raise ShardwiseError(f"assert_matches takes a plan of sw.plan, or (plan, candidate), and {kind_given} is none")
-    chosen, task = candidate or ranking.best, ranking.task
-    planned: list[Planned] = []
-    products: set[str] = set()
-    for step, cost in zip(chosen.program.steps, chosen.estimate.steps, strict=True):
-        if isinstance(step, Automatic):
-            raise ShardwiseError("the compiler's own choice was never planned: there is nothing to hold it against")
-        if isinstance(step, Fused):
-            products.add(touched(step))
-            planned += _ring_sends(step, cost.wire_bytes, task)
-        elif isinstance(step, Einsum):
-            products.add(step.result)
-        elif cost.wire_bytes and not isinstance(step, Slice):
-            axes = tuple(name for name, size in task.mesh.axes if name in step.axes and size > 1)
-            dtype = (task.accumulated or task.dtype) if step.array in products else task.dtype
-            senders = 0
-            if isinstance(step, CollectivePermute):
-                moving = sum(source != target for source, target in step.pairs)
-                senders = moving * task.mesh.size // task.mesh.extent(step.axes)
-            planned.append(Planned(kind(step), axes, float(cost.wire_bytes), dtype, senders))
-    return planned
+    kind, pairs = collective.kind, ()
+    if kind == "collective-permute":
+        pairs = tuple(sorted((pair[0], pair[1]) for pair in collective.groups if pair[0] != pair[1]))
+    parts = collective.laid if collective.laid and _is_tpu(hardware) else (0,) * len(collective.held)
+    for (dtype, elements), part in zip(collective.held * (collective.trips or 1), parts * (collective.trips or 1), strict=True):
+        move = Move(elements, dtype, pairs)
+        if part:
+            yield "all-gather", Move(part, dtype)
+        elif collective.sliced and _is_tpu(hardware) and move not in wanted.get((kind, collective.axes), ()):
+            yield "reduce-scatter", move
+        else:
+            yield kind, move
 
 
-def _ring_sends(step: Fused, wire_bytes: float, task: Problem) -> Iterator[Planned]:
-    """The permutes of a ring: on every hop each strand sends its part of a block."""
-    if isinstance(step, RotateEinsum):
-        raise ShardwiseError("a rotation's permutes are not held against the compiled ones yet: use assert_overlapped")
-    moving = step.scatter if isinstance(step, EinsumScatter) else step.gather
-    axes = tuple(name for name, size in task.mesh.axes if name in moving.axes and size > 1)
-    n = task.mesh.extent(axes)
-    dtype = task.dtype if isinstance(step, GatherEinsum) else (task.accumulated or task.dtype)
-    sends = scatter_sends if isinstance(step, EinsumScatter) else gather_sends
-    for share in sends(n, step.way, step.chunks):
-        yield Planned("collective-permute", axes, share * wire_bytes / (n - 1), dtype, task.mesh.size)
+def _is_tpu(hardware: Hardware | None) -> bool:
+    return hardware is not None and isinstance(hardware.links, Torus)
+
+
+def _unmatched(planned: Counter[Move], compiled: Sequence[Move], hardware: Hardware | None) -> tuple[list[Move], list[Move]]:
+    """The planned moves that no compiled one is, and the compiled ones that are no planned one."""
+    missing, other = Counter(planned), Counter(compiled)
+    missing, other = missing - other, other - missing
+    for move, count in list(missing.items()):
+        for dtype in _also_sent_as(move.dtype, hardware):
+            there = replace(move, dtype=dtype)
+            same = min(count, other[there])
+            missing[move] -= same
+            other[there] -= same
+            count -= same
+    return list(missing.elements()), list(other.elements())
+
+
+def _also_sent_as(dtype: str, hardware: Hardware | None) -> tuple[str, ...]:
+    """In which dtypes a compiler may send numbers of another without sending other numbers.
+
+    With float32 products in one bfloat16 pass, TPU's round before they send. A host has no 16-bit arithmetic: its
+    compiler widens what is to be added or multiplied, and may do so before it is sent.
+    """
+    if hardware is None:
+        return ()
+    if hardware.shared:
+        return ("float32",) if dtype in ("bfloat16", "float16") else ()
+    return ("bfloat16",) if dtype == "float32" and _is_tpu(hardware) else ()
 
 
 def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int | None) -> None:

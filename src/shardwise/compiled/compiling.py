@@ -20,6 +20,7 @@ from shardwise.compiled.targets.devices import compile_for, memory_of, mesh_of, 
 from shardwise.compiled.targets.homing import written_mesh
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.compiled.targets.portable import is_jitted, untraced
+from shardwise.compiled.uneven import Uneven, uneven_constraints
 from shardwise.errors import CompileError, HardwareError, ShardwiseError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, make_mesh
@@ -51,7 +52,9 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
         traced = traced_here(function, args)
         lowered = lowered_here(function, traced)
-    compiled = compile_here(lowered)
+    uneven = uneven_constraints(traced.jaxpr.jaxpr)
+    with _explained(uneven):
+        compiled = compile_here(lowered)
     grid = _grid(mesh, args, lowered)
     kind, platform = _device(args, mesh)
     chip = _known(kind)
@@ -63,6 +66,7 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
         hardware=chip,
         memory=memory_of(compiled),
         needed=needed_flops(traced.jaxpr.jaxpr),
+        uneven=uneven,
     )
 
 
@@ -96,17 +100,19 @@ def rehearse(
     written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
     axes = mesh if mesh is not None else written
     grid = Mesh((("x", topology.size),)) if axes is None else Mesh.parse(axes)
-    needed: float | None = None
+    needed, uneven = None, ()
     if isolated:
         apart = compile_apart(function, args, topology, axes)
         text, memory, replicated, moved = apart.text, apart.memory, apart.replicated, False
     else:
         placed = mesh_of(topology, grid, axis_types=_types(grid, written))
         lowering = lower_on(function, args, placed)
-        compiled = compile_for(lowering.lowered, topology)
+        if lowering.traced is not None:
+            needed, uneven = needed_flops(lowering.traced.jaxpr.jaxpr), uneven_constraints(lowering.traced.jaxpr.jaxpr)
+        with _explained(uneven):
+            compiled = compile_for(lowering.lowered, topology)
         text, memory = compiled.as_text() or "", memory_of(compiled)
         replicated, moved = lowering.replicated, lowering.moved
-        needed = None if lowering.traced is None else needed_flops(lowering.traced.jaxpr.jaxpr)
     chip = None if topology.chip is None else hardware(topology.chip)
     return audit_text(
         text,
@@ -119,7 +125,20 @@ def rehearse(
         notes=tuple(_notes(replicated, moved)),
         topology=topology,
         routes=None if chip is None or topology.kind == "gpu" else physical_routes(topology, mesh_order(topology, grid), grid),
+        uneven=uneven,
     )
+
+
+@contextlib.contextmanager
+def _explained(uneven: tuple[Uneven, ...]) -> Iterator[None]:
+    """Where the compiler refuses: name the layouts that cannot be had, whose dimension and line JAX's own error lacks."""
+    try:
+        yield
+    except CompileError as error:
+        if not uneven:
+            raise
+        asked = [f"{each}{f' ({each.line})' if each.line else ''}: pad it to {each.padded}" for each in uneven]
+        raise CompileError("\n  ".join([str(error), *asked])) from error.__cause__
 
 
 def _types(grid: Mesh, written: AnyMesh | None) -> tuple[AxisType, ...] | None:

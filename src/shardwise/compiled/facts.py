@@ -30,9 +30,13 @@ class Collective:
         held_bytes: what one device holds before one trip: what `wire_bytes` is reckoned from (see `reading`).
         name, computation: where it starts in the schedule (of a fused one the fusion); `end` is what waits for it.
         groups: the groups, or the pairs of a permutation, as device numbers in mesh order.
-        operands: the names of the arrays it takes, `arrays` how many they are: compilers join small collectives.
+        operands: the names of the arrays it takes.
+        held: of each array that it moves the dtype, and the elements that one device holds before one trip: compilers join
+            small collectives into one of several arrays.
         inferred: the source is that of the array it takes or of what uses it, since it has none of its own.
         sliced: an all-reduce of which each device keeps its part alone.
+        laid: of each array of an all-reduce, the elements that each device has laid into zeros: such a sum is a gather; 0
+            where it is none.
     """
 
     kind: str
@@ -52,9 +56,15 @@ class Collective:
     end: str
     groups: tuple[tuple[int, ...], ...]
     operands: tuple[str, ...] = ()
-    arrays: int = 1
+    held: tuple[tuple[str, int], ...] = ()
     inferred: bool = False
     sliced: bool = False
+    laid: tuple[int, ...] = ()
+
+    @property
+    def arrays(self) -> int:
+        """How many arrays it moves."""
+        return len(self.held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from shardwise.compiled.text.flow import Flow
 from shardwise.compiled.text.hlo import Instruction, Module
 from shardwise.compiled.text.sources import metadata
 from shardwise.compiled.text.walk import survey
+from shardwise.compiled.uneven import Uneven
 from shardwise.planning.explain import bytes_text
 
 REPEATED = 1.05  # products done more often than this stand out
@@ -32,12 +33,14 @@ class Finding:
         return f"{self.what} ({where})\n    {self.advice}" if where else f"{self.what}\n    {self.advice}"
 
 
-def findings(module: Module, collectives: Sequence[Collective], work: Work) -> tuple[Finding, ...]:
-    """Everything that stands out, the most bytes first; repeated work before all."""
+def findings(
+    module: Module, collectives: Sequence[Collective], work: Work, uneven: Sequence[Uneven] = ()
+) -> tuple[Finding, ...]:
+    """Everything that stands out, the most bytes first; repeated work and layouts that cannot be had before all."""
     look = _Look(module)
     found = [*_undone(look, collectives), *_twice(look, collectives), *_sliced(collectives), *_widened(look, collectives)]
-    found += _each_turn(look, collectives)
-    return (*_repeated(work), *sorted(found, key=lambda finding: -finding.wire_bytes))
+    found += [*_laid(collectives), *_each_turn(look, collectives)]
+    return (*_repeated(work), *map(_not_had, uneven), *sorted(found, key=lambda finding: -finding.wire_bytes))
 
 
 def lines_of(collectives: Iterable[Collective]) -> str:
@@ -77,6 +80,20 @@ def _repeated(work: Work) -> Iterator[Finding]:
             "",
             "split a dimension of the products over the axes that repeat it: a batch, a row, or the contracted dimension",
         )
+
+
+def _not_had(uneven: Uneven) -> Finding:
+    """A layout that was asked for, and that no version of JAX gives."""
+    many = uneven.padded
+    became = "JAX drops it without a word, and every device returns the whole" if uneven.leaves else (
+        f"the compiler pads it to {many} without a word, and the last devices hold and compute what is no data")  # fmt: skip
+    return Finding(
+        f"{uneven}: {became}",
+        0.0,
+        uneven.line,
+        f"pad dimension {uneven.dim} to {many}, a multiple of {uneven.parts}, as with jnp.pad, and cut the result; or split "
+        "another dimension, or over axes that divide it",
+    )
 
 
 def _undone(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding]:
@@ -126,6 +143,18 @@ def _sliced(collectives: Sequence[Collective]) -> Iterator[Finding]:
                 collective.wire_bytes / 2,
                 collective.source,
                 "jax.lax.psum_scatter inside jax.shard_map asks for the reduce-scatter, as Shardwise's plans do",
+            )
+
+
+def _laid(collectives: Sequence[Collective]) -> Iterator[Finding]:
+    for collective in collectives:
+        if any(collective.laid) and collective.group_size > 1:
+            yield Finding(
+                f"an all-gather over {', '.join(collective.axes)} made of an all-reduce of zeros in which each device lays its "
+                f"part: {bytes_text(collective.wire_bytes)} sent",
+                collective.wire_bytes / 2,
+                collective.source,
+                "TPU's compilers gather vectors so: give the array a second dimension, or gather it with others",
             )
 
 

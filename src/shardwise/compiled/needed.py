@@ -48,7 +48,7 @@ def _of_equation(equation: Any, manual: dict[str, int], tracked: bool) -> float 
         axes = {str(axis): int(mesh.shape[axis]) for axis in params.get("newly_manual_axes", mesh.axis_names)}
         return _flops(params["jaxpr"], manual | axes, tracked and bool(params.get("check_vma", True)))
     found = 0.0
-    for inner in _jaxprs(params):
+    for inner in inner_jaxprs(params):
         flops = _flops(inner, manual, tracked)
         if flops is None:
             return None
@@ -56,14 +56,15 @@ def _of_equation(equation: Any, manual: dict[str, int], tracked: bool) -> float 
     return found
 
 
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+def inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
     """What an equation calls: a derivative's rule is none of it, since it has been applied or will not be."""
     for key, value in params.items():
         if key in ("fwd_jaxpr_thunk", "bwd", "jvp_jaxpr_fun", "jvp_jaxpr_thunk"):
             continue
-        inner = getattr(value, "jaxpr", value)
-        if hasattr(inner, "eqns"):
-            yield inner
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            inner = getattr(each, "jaxpr", each)
+            if hasattr(inner, "eqns"):
+                yield inner
 
 
 def _product(name: str, equation: Any) -> float:

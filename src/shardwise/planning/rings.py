@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.chips.links import Hop
+from shardwise.planning.paths import gathering, scattering
+from shardwise.steps import Way
 
 SIMULATED = 24  # devices of a ring that are gone through one by one; beyond, every hop takes what the last ones did
 
@@ -111,7 +113,7 @@ def _played(work: _Work, traffic: Traffic) -> RingTime:
 
 
 def gather_time(
-    n: int, way: str, chunks: int, traffic: Traffic, product: Product, joined: bool = False
+    n: int, way: Way, chunks: int, traffic: Traffic, product: Product, joined: bool = False
 ) -> RingTime:  # fmt: skip
     """A ring that multiplies the blocks of a gathered operand as they arrive; what arrives from both sides `joined` or apart.
 
@@ -123,12 +125,12 @@ def gather_time(
     return _extrapolated(n, lambda devices: _played(_gather(devices, way, chunks, product, joined), traffic))
 
 
-def scatter_time(n: int, way: str, chunks: int, traffic: Traffic, product: Product) -> RingTime:
+def scatter_time(n: int, way: Way, chunks: int, traffic: Traffic, product: Product) -> RingTime:
     """A ring whose sums travel to the device that keeps them, and take up a product at every stop."""
     return _extrapolated(n, lambda devices: _played(_scatter(devices, way, chunks, product), traffic))
 
 
-def spread_time(n: int, way: str, chunks: int, traffic: Traffic, product: Product, laid: Product) -> RingTime:
+def spread_time(n: int, way: Way, chunks: int, traffic: Traffic, product: Product, laid: Product) -> RingTime:
     """A ring that takes a product round, part by part as it is made; `laid` is the time to write a share of a block.
 
     >>> traffic = Traffic(Hop(1e-9, 0.0, both_ways=True), block_bytes=1000)
@@ -137,17 +139,6 @@ def spread_time(n: int, way: str, chunks: int, traffic: Traffic, product: Produc
     2.75
     """
     return _extrapolated(n, lambda devices: _played(_spread(devices, way, chunks, product, laid), traffic))
-
-
-def gather_sends(n: int, way: str, chunks: int) -> list[float]:
-    """What every device sends in a gathering ring, hop by hop, as shares of a block."""
-    return [1 / chunks for _, _, hops in _strands(n, way, chunks) for _ in range(hops)]
-
-
-def scatter_sends(n: int, way: str, chunks: int) -> list[float]:
-    """What every device sends in a scattering ring, hop by hop, as shares of a block."""
-    count = chunks * (1 if way == "ring" else 2)
-    return [1 / count] * (count * (n - 1))
 
 
 def _extrapolated(n: int, simulate: Callable[[int], RingTime]) -> RingTime:
@@ -162,20 +153,12 @@ def _extrapolated(n: int, simulate: Callable[[int], RingTime]) -> RingTime:
     )
 
 
-def _strands(n: int, way: str, chunks: int) -> list[tuple[int, int, int]]:
-    """The parts of a block that go round on their own: the part's number, its way, and its hops."""
-    near, opposite = (n - 1) // 2, (n - 1) % 2
-    strands: list[tuple[int, int, int]] = []
-    for part in range(chunks):
-        if way == "ring":
-            strands.append((part, 1, n - 1))
-        else:
-            below = opposite * (2 * part < chunks)
-            strands += [(part, 1, near + below), (part, -1, near + opposite - below)]
-    return [strand for strand in strands if strand[2]]
+def _strands(n: int, way: Way, chunks: int) -> list[tuple[int, int, int]]:
+    """The parts of a block that go round on their own, as if all were of one width: the part's number, its way, its hops."""
+    return [(strand.span[0], strand.way, strand.hops) for strand in gathering(n, way, chunks, width=chunks)]
 
 
-def _gather(n: int, way: str, chunks: int, product: Product, joined: bool) -> _Work:
+def _gather(n: int, way: Way, chunks: int, product: Product, joined: bool) -> _Work:
     share, strands, work = 1 / chunks, _strands(n, way, chunks), _Work()
     flying = [work.send(one_way, share) for _, one_way, _ in strands]
     work.do(product(1.0), 1.0)
@@ -193,20 +176,20 @@ def _gather(n: int, way: str, chunks: int, product: Product, joined: bool) -> _W
     return work
 
 
-def _scatter(n: int, way: str, chunks: int, product: Product) -> _Work:
-    ways = (1,) if way == "ring" else (1, -1)
-    count, work = chunks * len(ways), _Work()
-    part_seconds = product(1 / count)
-    flying: list[int | None] = [None] * count
+def _scatter(n: int, way: Way, chunks: int, product: Product) -> _Work:
+    strands, work = scattering(way, chunks, width=2 * chunks), _Work()
+    share = 1 / len(strands)
+    part_seconds = product(share)
+    flying: list[int | None] = [None] * len(strands)
     for hop in range(n):
         for number, arrived in enumerate(flying):
-            work.do(part_seconds, 1 / count, () if arrived is None else (arrived,))
+            work.do(part_seconds, share, () if arrived is None else (arrived,))
             if hop < n - 1:
-                flying[number] = work.send(ways[number % len(ways)], 1 / count)
+                flying[number] = work.send(strands[number][0], share)
     return work
 
 
-def _spread(n: int, way: str, chunks: int, product: Product, laid: Product) -> _Work:
+def _spread(n: int, way: Way, chunks: int, product: Product, laid: Product) -> _Work:
     share, strands, work = 1 / chunks, _strands(n, way, chunks), _Work()
     part_seconds, laid_seconds = product(share), laid(share)
     flying: dict[int, int] = {}

@@ -8,7 +8,8 @@ from typing import Any
 
 from jax import lax
 
-from shardwise.runtime.ring_paths import Ring, Schedule, Span, Strand, gathering, side_by_side
+from shardwise.planning.paths import Span, Strand, gathering, side_by_side
+from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
 
 Others = Sequence[Sequence[Any]]

@@ -8,19 +8,16 @@ device holds one shard of each operand, and passes it on when it has used it up.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
+from shardwise.planning.paths import Grid, Pair
 from shardwise.runtime.ring_products import Numbers, Product, as_varying, cut, product, varying_axes
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +31,18 @@ class Rotation:
     numbers: Numbers
 
     @property
+    def grid(self) -> Grid:
+        return Grid(self.sizes)
+
+    @property
     def steps(self) -> int:
-        return math.lcm(*self.sizes)
+        return self.grid.steps
 
-    def blocks(self, place: Pair, step: int) -> Pair:
-        """Which block of each operand the device at `place` needs at a step."""
-        first, second = (self.steps // size for size in self.sizes)
-        piece = place[0] * first + place[1] * second + step
-        return piece // first % self.sizes[0], piece // second % self.sizes[1]
-
-    def pairs(self, k: int, holds: Callable[[Pair], int], needs: Callable[[Pair], int]) -> list[Pair] | None:
-        """Who sends operand k to whom along its axis, by place in the grid; None where all have what they need."""
-        found = []
-        for place in ((p, q) for p in range(self.sizes[0]) for q in range(self.sizes[1])):
-            other = place[1 - k]
-            source = next(p for p in range(self.sizes[k]) if holds(_place(k, p, other)) == needs(place))
-            found.append((self.number(_place(k, source, other)), self.number(place)))
-        return None if all(start == end for start, end in found) else found
-
-    def number(self, place: Pair) -> int:
-        """What `ppermute` calls a place: it counts along the axes in the mesh's order."""
-        straight = self.axes == self.in_mesh_order
-        return int(np.ravel_multi_index(place if straight else place[::-1], self.sizes if straight else self.sizes[::-1]))
+    def number(self, position: int) -> int:
+        """What `ppermute` calls a position of the grid: it counts along the axes in the mesh's order."""
+        if self.axes == self.in_mesh_order:
+            return position
+        return position % self.sizes[1] * self.sizes[0] + position // self.sizes[1]
 
     @property
     def in_mesh_order(self) -> tuple[str, ...]:
@@ -63,12 +50,9 @@ class Rotation:
 
     def moved(self, array: Any, k: int, before: int | None, after: int | None) -> Any:
         """Operand k as it is needed at step `after`, from where it is at `before`; None is where it lives."""
-
-        def of(step: int | None) -> Callable[[Pair], int]:
-            return lambda place: place[k] if step is None else self.blocks(place, step)[k]
-
-        pairs = self.pairs(k, of(before), of(after))
-        return array if pairs is None else lax.ppermute(array, self.in_mesh_order, pairs)
+        pairs = [(self.number(source), self.number(target)) for source, target in self.grid.pairs(k, before, after)]
+        stays = all(source == target for source, target in pairs)
+        return array if stays else lax.ppermute(array, self.in_mesh_order, pairs)
 
     def piece(self, array: Any, k: int, step: int) -> Any:
         """The piece of operand k's present shard that is multiplied at a step."""
@@ -83,10 +67,6 @@ class Rotation:
 
     def place(self, k: int) -> int:
         return self.product.terms[k].index(self.dim)
-
-
-def _place(k: int, along: int, other: int) -> Pair:
-    return (along, other) if k == 0 else (other, along)
 
 
 def rotate(job: Rotation, operands: Sequence[Any]) -> Any:

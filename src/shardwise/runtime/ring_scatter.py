@@ -8,7 +8,8 @@ from typing import Any
 
 from jax import lax
 
-from shardwise.runtime.ring_paths import Ring, Schedule, Span, scattering
+from shardwise.planning.paths import Span, scattering
+from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import Numbers, Operands, Product, Term, all_extents, cut, laid, least_read_again, product
 
 ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
@@ -32,7 +33,7 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     """
     sizes = all_extents(operands, job.products)
     sizes[job.dim] = width = sizes[job.dim] // job.ring.n
-    split = _split(job, operands, sizes)
+    split = split_of(job, operands, sizes)
     extent = sizes[split]
     run = _Run(job, operands, width, split, scattering(job.schedule.way, job.schedule.chunks, extent))
     state = run.hop(None, 0)
@@ -47,7 +48,7 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     return result
 
 
-def _split(job: Scatter, operands: Operands, sizes: Mapping[Any, int]) -> Any:
+def split_of(job: Scatter, operands: Operands, sizes: Mapping[Any, int]) -> Any:
     """Along which dimension of the result a block, of these sizes, is cut into strands.
 
     Every strand's product reads whatever operand lacks that dimension once more. Where parts of the scattered dimension

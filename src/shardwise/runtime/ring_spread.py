@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.runtime.ring_paths import Ring, Schedule, Span, Strand, gathering, side_by_side
+from shardwise.planning.paths import Span, Strand, gathering, side_by_side
+from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import (
     Numbers,
     Operands,
@@ -36,7 +37,7 @@ class Spread:
 def spread(job: Spread, operands: Operands) -> Any:
     """Run the ring: part k is made at tick k, and has gone h hops h ticks later; `operands` are those of each product."""
     sizes = all_extents(operands, job.products)
-    split = least_read_again(job.products, operands, sizes, job.dim, job.schedule.chunks)
+    split = split_of(job, operands)
     strands = gathering(job.ring.n, job.schedule.way, job.schedule.chunks, sizes[split])
     run = _Run(job, [sizes[dim] for dim in job.products[0].out], split, strands, side_by_side(strands))
     state: State = ([None] * len(strands), None)
@@ -51,6 +52,11 @@ def spread(job: Spread, operands: Operands) -> Any:
     for tick in range(parts + looped, parts + max(hops)):
         state = run.moved(state, tick)
     return state[1]
+
+
+def split_of(job: Spread, operands: Operands) -> Any:
+    """Along which dimension of the result a block is cut into parts."""
+    return least_read_again(job.products, operands, all_extents(operands, job.products), job.dim, job.schedule.chunks)
 
 
 State = tuple[list[Any], Any]  # what arrives on each strand that has begun; the result as far as it is there

@@ -11,6 +11,7 @@ from shardwise.compiled.text import shapes
 from shardwise.compiled.text.flow import Flow, carries_on
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.text.laying import keeps_a_part, laid, unpacked
 from shardwise.compiled.text.sources import Sources, is_planners, metadata
 from shardwise.compiled.text.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
 from shardwise.layout import Axes
@@ -129,6 +130,7 @@ class _Reader:
         gives = self._arrays(instruction, [self._result(site, closing, scattered)])
         takes = self._arrays(instruction, [_shape_of(site.home, name) for name in instruction.operands])
         held = float(sum(array.bytes for array in takes))
+        numbers = [array for name in instruction.operands if (array := unpacked(site.home, name)) is not None]
         opening = flow.opening(site.runs)
         hidden = flow.products_between(flow.places[opening.name], flow.places[closing.name]) if closing else ()
         line, op_name, inferred = self._source(site, opening, closing or site.runs)
@@ -151,9 +153,10 @@ class _Reader:
             end=(closing or site.runs).name,
             groups=groups,
             operands=flow.arrays(opening),
-            arrays=_arrays_moved(instruction, len(takes), size),
+            held=_held(instruction, numbers, size),
             inferred=inferred,
             sliced=kind == "all-reduce" and self._is_sliced(flow, closing or site.runs, held / max(size, 1)),
+            laid=self._laid(site, size) if kind == "all-reduce" else (),
         )
 
     def _groups(self, kind: str, instruction: Instruction) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
@@ -210,23 +213,25 @@ class _Reader:
 
     def _is_sliced(self, flow: Flow, closing: Instruction, part: float) -> bool:
         """Whether all that use an all-reduce's result keep one device's part of it."""
-        pending, keep = [closing], []
+        pending = [closing]
+        uses: list[tuple[Instruction, str]] = []
         while pending:
-            for user in flow.using(pending.pop()):
+            made = pending.pop()
+            for user in flow.using(made):
                 if flow.hands_on(user):
                     pending.append(user)
                 else:
-                    keep.append(user)
-        return bool(keep) and all(self._keeps_a_part(user, part) for user in keep)
+                    uses.append((user, made.name))
+        return bool(uses) and all(keeps_a_part(self.module, user, name, part) for user, name in uses)
 
-    def _keeps_a_part(self, user: Instruction, part: float) -> bool:
-        cuts = user.opcode == "dynamic-slice" or any(
-            i.opcode == "dynamic-slice" for c in inside(self.module, user) for i in c.instructions
+    def _laid(self, site: _Site, size: int) -> tuple[int, ...]:
+        """Of each array that an all-reduce adds up over so many devices, the elements that each lays into zeros; or 0."""
+        parts = [laid(self.module, site.home, name) for name in site.collective.operands]
+        wholes = [unpacked(site.home, name) for name in site.collective.operands]
+        return tuple(
+            part.elements if part is not None and whole is not None and whole.elements == size * part.elements else 0
+            for part, whole in zip(parts, wholes, strict=True)
         )
-        try:
-            return cuts and shapes.total_bytes(shapes.parse(user.shape)) <= part
-        except shapes.UnreadShapeError:
-            return False
 
 
 def _may_be_collective(opcode: str) -> bool:
@@ -252,10 +257,12 @@ def _wire_bytes(kind: str, n: int, held: float, groups: tuple[tuple[int, ...], .
             return held
 
 
-def _arrays_moved(instruction: Instruction, taken: int, size: int) -> int:
-    """How many arrays a collective moves: an all-to-all without a dimension takes one array as a piece for each device."""
+def _held(instruction: Instruction, taken: list[shapes.Array], size: int) -> tuple[tuple[str, int], ...]:
+    """The dtype and elements of each array moved: an all-to-all without a dimension takes one as a piece for each device."""
     pieces = instruction.opcode.startswith("all-to-all") and "dimensions=" not in instruction.attributes
-    return taken // size if pieces and taken % size == 0 else taken
+    step = size if pieces and len(taken) % size == 0 else 1
+    arrays = [taken[k : k + step] for k in range(0, len(taken), step)]
+    return tuple((parts[0].dtype, sum(part.elements for part in parts)) for parts in arrays)
 
 
 def _shape_of(computation: Computation, name: str) -> str | None:

@@ -1,0 +1,82 @@
+"""Layouts that a function asks for and cannot have: constraints whose mesh axes do not divide the dimension they split.
+
+Under Auto axes `jax.lax.with_sharding_constraint` takes them without a word. Where such an array stays inside, the compiler
+pads it; where it leaves the function, JAX 0.10 drops the layout, and later versions refuse while they compile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import NamedSharding
+
+from shardwise.compiled.needed import inner_jaxprs
+from shardwise.compiled.text.sources import Frame, is_users
+from shardwise.layout import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """A constraint that splits a dimension of an array over axes that do not divide it, the line that asks for it, if known.
+
+    `leaves`: the array is a result of the function.
+    """
+
+    array: str
+    dim: int
+    size: int
+    axes: Axes
+    parts: int
+    line: str = ""
+    leaves: bool = False
+
+    @property
+    def padded(self) -> int:
+        """The smallest size that the axes divide."""
+        return -(-self.size // self.parts) * self.parts
+
+    def __str__(self) -> str:
+        said = f"a constraint splits dimension {self.dim} of {self.array} over {', '.join(self.axes)}, "
+        return said + f"which is {self.parts} devices and does not divide {self.size}"
+
+
+def uneven_constraints(jaxpr: Any) -> tuple[Uneven, ...]:
+    """Every such constraint of a traced function, in loops and branches too, each once.
+
+    >>> import jax, jax.numpy as jnp, shardwise as sw
+    >>> mesh = sw.make_mesh("x=4", axis_types=jax.sharding.AxisType.Auto)
+    >>> rows = jax.NamedSharding(mesh, jax.P("x"))
+    >>> traced = jax.make_jaxpr(lambda a: jax.lax.with_sharding_constraint(a, rows).sum())(jnp.ones((6, 8)))
+    >>> print(uneven_constraints(traced.jaxpr)[0])
+    a constraint splits dimension 0 of float32[6,8] over x, which is 4 devices and does not divide 6
+    """
+    return tuple(dict.fromkeys(_found(jaxpr, frozenset(map(id, jaxpr.outvars)))))
+
+
+def _found(jaxpr: Any, leaving: frozenset[int]) -> Iterator[Uneven]:
+    for equation in jaxpr.eqns:
+        sharding = equation.params.get("sharding")
+        if equation.primitive.name == "sharding_constraint" and isinstance(sharding, NamedSharding):
+            yield from _of_constraint(equation, sharding, leaves=id(equation.outvars[0]) in leaving)
+        for inner in inner_jaxprs(equation.params):
+            yield from _found(inner, frozenset())
+
+
+def _of_constraint(equation: Any, sharding: NamedSharding, leaves: bool) -> Iterator[Uneven]:
+    aval = equation.outvars[0].aval
+    for dim, (size, entry) in enumerate(zip(aval.shape, sharding.spec, strict=False)):
+        names = (entry,) if isinstance(entry, str) else entry
+        axes = tuple(str(name) for name in names) if isinstance(names, tuple) else ()
+        parts = math.prod(sharding.mesh.shape[axis] for axis in axes)
+        if size % parts:
+            yield Uneven(aval.str_short(), dim, size, axes, parts, _line(equation), leaves)
+
+
+def _line(equation: Any) -> str:
+    """The innermost line of the user's own files; empty where JAX keeps none."""
+    traceback = getattr(equation.source_info, "traceback", None)
+    frames = [] if traceback is None else traceback.frames
+    return next((str(Frame(frame.file_name, frame.line_num)) for frame in frames if is_users(frame.file_name)), "")
