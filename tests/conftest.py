@@ -19,9 +19,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-# Most of the time of the tests is that of compilers. What XLA makes of a program is the same without the last of LLVM's
-# optimisations, which only make machine code of it that would run faster, and are a quarter of the time.
-os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}".strip()
 
 # HYPOTHESIS_PROFILE=ci draws the same examples on every run; dev draws new ones. Neither sets a deadline:
 # the first call of a jitted function compiles it.
