@@ -60,17 +60,14 @@ def ranking(task: Problem) -> Ranking:
     Raises:
         PlanError: as `rank`.
     """
-    fault: PlanError | None = None
-    try:
-        plain = _by_stages(task)
-    except PlanError as error:
-        if task.memory_limit is None or task.overlap is False:
-            raise
-        plain, fault = Ranking(task, ()), error
-    if task.overlap is False or (plain.candidates and task.overlap is True and task.hardware.shared):
-        return plain  # where one host's cores do both, transfers hide behind nothing
+    onward: Onward = {}
+    if task.overlap is False or (task.overlap is True and task.hardware.shared and task.memory_limit is None):
+        return _by_stages(task, onward)  # where one host's cores do both, transfers hide behind nothing
     # A fused program holds less than the plain one that it stands for: that one need not fit.
-    sources = plain if task.memory_limit is None else _by_stages(dataclasses.replace(task, memory_limit=None))
+    sources = _by_stages(dataclasses.replace(task, memory_limit=None), onward)
+    plain, fault = _limited(task, sources, onward)
+    if plain.candidates and task.overlap is True and task.hardware.shared:
+        return plain
     found = _overlapped(task, plain.candidates, (*sources, *_all_gathered(task, sources.best.program)))
     if not found and fault is not None:
         raise fault
@@ -78,7 +75,21 @@ def ranking(task: Problem) -> Ranking:
     return Ranking(task, best, plain.searched_all and sources.searched_all, min(plain.floor_seconds, sources.floor_seconds))
 
 
-def _by_stages(task: Problem) -> Ranking:
+def _limited(task: Problem, free: Ranking, onward: Onward) -> tuple[Ranking, PlanError | None]:
+    """Of the programs without a memory limit those within it; and if there are none, why."""
+    fitting = tuple(candidate for candidate in free if _fits(task, candidate))
+    if task.memory_limit is None or (not free.searched_all and fitting[:1] == free.candidates[:1]):
+        return Ranking(task, fitting, free.searched_all, free.floor_seconds), None  # none is faster that fits
+    try:
+        return _by_stages(task, onward), None
+    except PlanError as error:
+        return Ranking(task, (), free.searched_all, free.floor_seconds), error
+
+
+Onward = dict[tuple[Operand, Layout], Programs]  # the programs that lead to a stage from a layout
+
+
+def _by_stages(task: Problem, onward: Onward) -> Ranking:
     # What stands between arrows must be passed: each stage is planned by itself, the products are the candidates.
     stages = [*task.equation.via, task.equation.result]
     first = programs_of(task, task.equation.operands, stages[0], KEPT)
@@ -87,10 +98,12 @@ def _by_stages(task: Problem) -> Ranking:
     ranked = tuple(candidate for candidate in priced if _fits(task, candidate))
     whole, floor = first.whole, first.floor_seconds
     for stage in stages[1:]:
-        onward = _onward(task, ranked, stage)
-        whole &= all(programs.whole for programs in onward.values())
-        floor += min(programs.floor_seconds for programs in onward.values())
-        passed = list(_continued(task, ranked, onward))
+        ways = {
+            layout: _onward(task, layout, stage, onward) for layout in dict.fromkeys(each.program.result for each in ranked)
+        }
+        whole &= all(programs.whole for programs in ways.values())
+        floor += min(programs.floor_seconds for programs in ways.values())
+        passed = list(_continued(task, ranked, ways))
         ranked = tuple(itertools.islice((each for each in passed if _fits(task, each)), KEPT))
         if not ranked:
             would = min(candidate.estimate.peak_memory_bytes for candidate in passed)
@@ -250,18 +263,19 @@ def _fits(task: Problem, candidate: Candidate) -> bool:
     return task.memory_limit is None or candidate.estimate.peak_memory_bytes <= task.memory_limit
 
 
-def _onward(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> dict[Layout, Programs]:
-    """The programs that lead from each layout that candidates end in to a stage."""
-    # The steps that follow act on the product, so the dtype is that of products.
-    later = dataclasses.replace(task, dtype=task.accumulated or task.dtype, accumulated=None, memory_limit=None)
-    layouts = dict.fromkeys(candidate.program.result for candidate in ranked)
-    return {layout: programs_of(later, (Operand(stage.name, layout),), stage, 3) for layout in layouts}
+def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Programs:
+    """The programs that lead from a layout that candidates end in to a stage."""
+    if (stage, layout) not in known:
+        # The steps that follow act on the product, so the dtype is that of products.
+        later = dataclasses.replace(task, dtype=task.accumulated or task.dtype, accumulated=None, memory_limit=None)
+        known[stage, layout] = programs_of(later, (Operand(stage.name, layout),), stage, 3)
+    return known[stage, layout]
 
 
-def _continued(task: Problem, ranked: tuple[Candidate, ...], onward: Mapping[Layout, Programs]) -> Iterator[Candidate]:
+def _continued(task: Problem, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]) -> Iterator[Candidate]:
     costs = costs_of(task)
     for candidate in ranked:
-        for program in onward[candidate.program.result].found:
+        for program in ways[candidate.program.result].found:
             steps = tuple(_renamed(step, program.output, candidate.program.output) for step in program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
             yield _price(joined, costs, task)

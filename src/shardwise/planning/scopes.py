@@ -88,28 +88,35 @@ def scope_of(places: Places, names: tuple[str, ...], given: Sequence[State], par
     """
     fitting = {axis: [dim for dim in dims if dim in names] for axis, dims in places.of.items()}
     allowed = {axis: dims[:1] for axis, dims in fitting.items()}
-    scope = _scope(places, names, given, allowed)
+    in_turn = False  # whether axes split a dimension in one order alone
+    scope = _scope(places, names, given, allowed, in_turn)
+    if _layouts(scope, places, partial, most) > most:
+        in_turn = True
+        scope = _scope(places, names, given, allowed, in_turn)
     for rank in range(1, max(map(len, fitting.values()), default=0)):
         for axis, dims in fitting.items():
             if rank < len(dims):
                 more = {**allowed, axis: [*allowed[axis], dims[rank]]}
-                wider = _scope(places, names, given, more)
+                wider = _scope(places, names, given, more, in_turn)
                 if _layouts(wider, places, partial, most) <= most:
                     scope, allowed = wider, more
     return scope
 
 
-def _scope(places: Places, names: tuple[str, ...], given: Sequence[State], allowed: Mapping[str, list[str]]) -> Scope:
+def _scope(
+    places: Places, names: tuple[str, ...], given: Sequence[State], allowed: Mapping[str, list[str]], in_turn: bool
+) -> Scope:
     own = [[state[0][at] for state in given] for at in range(len(names))]
     on = [[axis for axis, dims in allowed.items() if name in dims] for name in names]
-    return Scope(tuple(tuple(_sequences(places, name, on[at], own[at])) for at, name in enumerate(names)))
+    return Scope(tuple(tuple(_sequences(places, name, on[at], own[at], in_turn)) for at, name in enumerate(names)))
 
 
-def _sequences(places: Places, dim: str, axes: list[str], own: list[Axes]) -> list[Axes]:
+def _sequences(places: Places, dim: str, axes: list[str], own: list[Axes], in_turn: bool) -> list[Axes]:
     """The sequences of axes that may split a dimension, the shortest first: those given, and others of some axes."""
     met = [split for split in places.given[dim] if set(split) <= set(axes)]
     found = dict.fromkeys(split[:cut] for split in (*own, *met) for cut in range(len(split) + 1))
-    found |= dict.fromkeys(_orders(tuple(axes)) if len(axes) <= FREELY_ORDERED else _two_runs(tuple(axes), (*own, *met, ())))
+    free = not in_turn and len(axes) <= FREELY_ORDERED
+    found |= dict.fromkeys(_orders(tuple(axes)) if free else _runs(tuple(axes), (*own, *met, ()), 1 if in_turn else 2))
     fitting = (split for split in found if places.sizes[dim] % places.mesh.extent(split) == 0)
     return sorted(fitting, key=len)
 
@@ -120,14 +127,17 @@ def _orders(axes: Axes) -> tuple[Axes, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _two_runs(axes: Axes, met: tuple[Axes, ...]) -> tuple[Axes, ...]:
-    """Sequences of two parts, each in the order of a layout that is given, or else of the mesh: one is moved behind another."""
+def _runs(axes: Axes, met: tuple[Axes, ...], most: int) -> tuple[Axes, ...]:
+    """Sequences of so many parts, each in the order of a layout that is given, or else of the mesh.
+
+    With two, axes that are in order may be moved behind others that are.
+    """
     found: dict[Axes, None] = {}
     for split in dict.fromkeys(met):
         first = tuple(axis for axis in split if axis in axes)
         place = {axis: at for at, axis in enumerate((*first, *(axis for axis in axes if axis not in first)))}
         for order in _orders(axes):
-            if sum(place[one] > place[other] for one, other in itertools.pairwise(order)) <= 1:
+            if sum(place[one] > place[other] for one, other in itertools.pairwise(order)) < most:
                 found[order] = None
     return tuple(found)
 
