@@ -9,10 +9,10 @@ COMPILERS ?= tpu,gpu
 JAX_CONSTRAINT ?=
 # More arguments for pytest: make test ARGS="tests/test_house.py -x"
 ARGS ?=
-# How many processes run the tests: one for each core, and one where ARGS names tests. A file's tests share a process,
-# and the files go in the order of their names, which has the longest early.
+# How many processes run the tests: one for each core, and one where ARGS names tests. Each begins with a part of its own, so
+# that a file's tests mostly share what is compiled and made for them; one that is done takes over from the others.
 WORKERS ?= $(if $(findstring tests/,$(ARGS)),0,auto --maxprocesses=8)
-PARALLEL := --dist loadfile --no-loadscope-reorder
+PARALLEL := --dist worksteal
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
