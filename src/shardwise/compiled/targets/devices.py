@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 from shardwise.chips.placing import Position, mesh_order
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import MemoryUse
-from shardwise.errors import CompileError, HardwareError, MissingExtraError, one_line
+from shardwise.errors import HardwareError, MissingExtraError, one_line
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import checked_types
 
@@ -132,7 +132,7 @@ def mesh_of(topology: Any, axes: Any = None, *, axis_types: Iterable[AxisType] |
 
 
 def compiler_options(topology: Topology) -> dict[str, Any]:
-    """What `lowered.compile(compiler_options=...)` needs for a topology; the process's own flags stay as they are.
+    """The options that the compiler needs for a topology; the process's own flags stay as they are.
 
     Raises:
         MissingExtraError: for GPUs, the CUDA compiler is not installed.
@@ -143,30 +143,19 @@ def compiler_options(topology: Topology) -> dict[str, Any]:
     return {"xla_gpu_autotune_level": 0, "xla_gpu_cuda_data_dir": str(_cuda_folder(topology))}
 
 
-def compile_for(lowered: jax.stages.Lowered, topology: Topology) -> jax.stages.Compiled:
-    """Compile what is lowered on a mesh of a topology's devices.
-
-    Raises:
-        CompileError: the compiler refuses, with its reason: the program may need more memory than a device has.
-    """
-    try:
-        return lowered.compile(compiler_options=compiler_options(topology))
-    except MissingExtraError:
-        raise
-    except Exception as error:  # XLA's errors share no public type
-        way_out = "\nshard it further, or rematerialise" if "memory" in str(error).lower() else ""
-        raise CompileError(f"{topology}: the compiler refuses: {reason(error)}{way_out}") from error
-
-
-def memory_of(compiled: jax.stages.Compiled) -> MemoryUse | None:
-    """What a compiled program needs on each device, as the compiler says; None where it does not."""
-    stats = compiled.memory_analysis()
+def memory_use(stats: Any) -> MemoryUse | None:
+    """What a compiled program needs for each device, from the compiler's figures; None where it gives none."""
     if stats is None:
         return None
-    arguments, outputs, temporaries, aliased, code = (
-        int(getattr(stats, f"{name}_size_in_bytes")) for name in ("argument", "output", "temp", "alias", "generated_code")
-    )
-    return MemoryUse(arguments, outputs, temporaries, aliased, code, arguments + outputs - aliased + temporaries)
+    arguments, outputs, temporaries, aliased, code = _sizes(stats, "")
+    on_host = _sizes(stats, "host_")
+    host = on_host[0] + on_host[1] + on_host[2] - on_host[3]
+    return MemoryUse(arguments, outputs, temporaries, aliased, code, arguments + outputs - aliased + temporaries, host)
+
+
+def _sizes(stats: Any, where: str) -> tuple[int, ...]:
+    names = ("argument", "output", "temp", "alias", "generated_code")
+    return tuple(int(getattr(stats, f"{where}{name}_size_in_bytes")) for name in names)
 
 
 def reason(error: BaseException) -> str:
