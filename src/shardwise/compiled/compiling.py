@@ -17,7 +17,7 @@ from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.targets.apart import BrokenDownError, compile_apart, start_helper
 from shardwise.compiled.targets.devices import memory_use, reason
-from shardwise.compiled.targets.homing import written_mesh
+from shardwise.compiled.targets.homing import unplaced_mesh, written_mesh
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
 from shardwise.compiled.targets.tracing import is_jitted, untraced
@@ -123,8 +123,7 @@ def rehearse(
 def _abstract(grid: Mesh, written: AnyMesh | None) -> jax.sharding.AbstractMesh:
     """The axes, with the types that the function was written for where a mesh says them."""
     known = {} if written is None else dict(zip(written.axis_names, written.axis_types, strict=True))
-    types = tuple(known.get(name, AxisType.Explicit) for name in grid.names)
-    return jax.sharding.AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=types)
+    return unplaced_mesh(grid, [known.get(name, AxisType.Explicit) for name in grid.names])
 
 
 def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> Made:

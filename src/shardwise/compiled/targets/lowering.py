@@ -11,7 +11,7 @@ import jax
 
 from shardwise.chips.topology import Topology
 from shardwise.compiled.targets.devices import mesh_of
-from shardwise.compiled.targets.homing import at_home
+from shardwise.compiled.targets.homing import at_home, unplaced_mesh
 from shardwise.compiled.targets.programs import Program, program_of
 from shardwise.compiled.targets.tracing import is_jitted, untraced
 from shardwise.compiled.targets.unbound import left_unbound
@@ -65,7 +65,7 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
         MeshError: an argument's layout does not fit the mesh.
     """
     topology = Topology.parse(topology)
-    away = unplaced_mesh(mesh)
+    away = unplaced_mesh(Mesh.parse(mesh), mesh.axis_types)
     homed, replicated = at_home(args, away)
     platforms = ("cuda" if topology.kind == "gpu" else topology.kind,)  # JAX tells the makers of GPUs apart
     ways = [
@@ -101,12 +101,3 @@ def _on_the_devices(args: Any, topology: Topology, away: jax.sharding.AbstractMe
     placed = mesh_of(topology, Mesh.parse(away), axis_types=away.axis_types)
     homed, _ = at_home(args, placed)
     return _Way(homed, lambda: jax.set_mesh(placed), None)
-
-
-def unplaced_mesh(mesh: AnyMesh) -> jax.sharding.AbstractMesh:
-    """A mesh of the same axes and types that says nothing of its devices.
-
-    >>> dict(unplaced_mesh(jax.make_mesh((4,), ("x",))).shape)
-    {'x': 4}
-    """
-    return jax.sharding.AbstractMesh(tuple(mesh.shape.values()), mesh.axis_names, axis_types=mesh.axis_types)
