@@ -16,7 +16,6 @@ from shardwise.errors import HardwareError, ShardwiseError
 from shardwise.evidence import start, versions
 from shardwise.measure import overlap
 from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
-from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.explain import summary
 from shardwise.planning.plan import Candidate
@@ -85,14 +84,14 @@ def measured(case: Case) -> Row:
     """Plan a case and confirm the plan, and compile what it is compared with."""
     from shardwise.compiled.compiling import rehearse
     from shardwise.compiled.confirming import rehearsed, tried
-    from shardwise.compiled.targets.homing import unplaced_mesh
+    from shardwise.compiled.targets.devices import target_mesh
     from shardwise.measure import rivals
 
     topology = Topology.parse(case.target)
     equation = overlap.KINDS[case.kind]
     plan = _planned(equation, case.sizes, topology)
     task, plains = plan.task, _planned(equation, case.sizes, topology, overlap=False).candidates
-    mesh = rivals.on_auto(unplaced_mesh(task.mesh))
+    mesh = rivals.on_auto(target_mesh(topology, task.mesh))
     args = rivals.shapes(task.equation.operands, case.sizes, mesh)
     own = ran(rehearse(rivals.own(task.equation, mesh), *args, on=topology))
     book = ran(rehearse(rivals.textbook(case.kind, task.equation, mesh), *args, on=topology))
@@ -177,11 +176,11 @@ def measured_pair(target: str, sizes: dict[str, int]) -> Pair:
         sizes: of rows I, of the model J, and of the hidden dimension F.
     """
     from shardwise.compiled.compiling import rehearse
-    from shardwise.compiled.targets.homing import unplaced_mesh
+    from shardwise.compiled.targets.devices import target_mesh
     from shardwise.measure import rivals
 
     topology = Topology.parse(target)
-    grid = unplaced_mesh(Mesh((("x", topology.size),)))
+    grid = target_mesh(topology)
     auto = rivals.on_auto(grid)
     up, down = (parse(text) for text in overlap.PAIR)
     operands = (*up.operands, down.operands[1])

@@ -61,7 +61,7 @@ def test_layouts_come_along_and_the_rest_is_taken_as_replicated(host, away):
         "number": 3.0,
         "nothing": None,
     }
-    homed, replicated = at_home(args, away)
+    homed, replicated = at_home(args, away.abstract_mesh)
     specs = {name: leaf.sharding.spec for name, leaf in homed.items() if hasattr(leaf, "sharding")}
     assert specs["laid"] == P("x", None)
     assert specs["shape"] == P(None, ("x", "y"))
@@ -73,7 +73,7 @@ def test_layouts_come_along_and_the_rest_is_taken_as_replicated(host, away):
     kinds = {name: leaf.sharding.memory_kind for name, leaf in homed.items() if hasattr(leaf, "sharding")}
     assert {name for name, kind in kinds.items() if kind == "pinned_host"} == {"host", "single host"}
     assert homed["bare"].dtype == jnp.bfloat16
-    assert all(leaf.sharding.mesh == away for leaf in homed.values() if hasattr(leaf, "sharding"))
+    assert all(leaf.sharding.mesh == away.abstract_mesh for leaf in homed.values() if hasattr(leaf, "sharding"))
 
 
 def test_a_random_key_is_brought_home(away):

@@ -16,8 +16,8 @@ from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.targets.apart import BrokenDownError, compile_apart, start_helper
-from shardwise.compiled.targets.devices import memory_use, reason
-from shardwise.compiled.targets.homing import unplaced_mesh, written_mesh
+from shardwise.compiled.targets.devices import memory_use, reason, target_mesh
+from shardwise.compiled.targets.homing import written_mesh
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
 from shardwise.compiled.targets.tracing import is_jitted, untraced
@@ -103,7 +103,7 @@ def rehearse(
     order = mesh_order(topology, grid)
     if isolated or grid.size < topology.size:
         start_helper()
-    lowering = lower_on(function, args, topology, _abstract(grid, written))
+    lowering = lower_on(function, args, topology, target_mesh(topology, grid, axis_types=_types(grid, written)))
     made = _made(lowering.program, topology, grid, isolated)
     chip = None if topology.chip is None else hardware(topology.chip)
     return audit_text(
@@ -120,10 +120,10 @@ def rehearse(
     )
 
 
-def _abstract(grid: Mesh, written: AnyMesh | None) -> jax.sharding.AbstractMesh:
-    """The axes, with the types that the function was written for where a mesh says them."""
+def _types(grid: Mesh, written: AnyMesh | None) -> list[AxisType]:
+    """The axis types that the function was written for where a mesh says them."""
     known = {} if written is None else dict(zip(written.axis_names, written.axis_types, strict=True))
-    return unplaced_mesh(grid, [known.get(name, AxisType.Explicit) for name in grid.names])
+    return [known.get(name, AxisType.Explicit) for name in grid.names]
 
 
 def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> Made:

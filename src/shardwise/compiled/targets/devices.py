@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType
+from jax.sharding import AbstractDevice, AxisType
 
 from shardwise.chips.placing import Position, mesh_order
 from shardwise.chips.topology import Topology
@@ -55,6 +55,12 @@ _GPUS = {
     "h200": _Gpu("NVIDIA H200 141GB HBM3e", 9, 132, 151397597184, 4800000000000, 52428800, 1.98),
     "b200": _Gpu("NVIDIA B200", 10, 148, 191514411008, 7672320000000, 132644864, 1.965),
 }
+
+# JAX's kind of a TPU device, and its cores.
+_TPUS = {
+    "v3": ("TPU v3", 1), "v4": ("TPU v4", 2), "v5e": ("TPU v5 lite", 1), "v5p": ("TPU v5", 2), "v6e": ("TPU v6 lite", 1),
+    "v7x": ("TPU7x", 1),
+}  # fmt: skip
 
 # A GpuTargetConfigProto as text; what stands as a number here is the same on Hopper and Blackwell.
 _GPU_TARGET = """
@@ -129,6 +135,27 @@ def mesh_of(topology: Any, axes: Any = None, *, axis_types: Iterable[AxisType] |
     at = {_position(device, topology): device for device in devices_of(topology)}
     devices = np.array([at[position] for position in order], dtype=object)
     return jax.sharding.Mesh(devices.reshape([size for _, size in grid.axes]), grid.names, axis_types=types)
+
+
+def target_mesh(topology: Any, axes: Any = None, *, axis_types: Iterable[AxisType] | None = None) -> jax.sharding.AbstractMesh:
+    """The same mesh without devices, of which it says the kind alone: it needs no compiler.
+
+    >>> mesh = target_mesh("v5e:2x4", "x=4, y=2")
+    >>> dict(mesh.shape), mesh.abstract_device.device_kind
+    ({'x': 4, 'y': 2}, 'TPU v5 lite')
+
+    Raises:
+        HardwareError: the topology cannot be read.
+    """
+    topology = Topology.parse(topology)
+    grid = Mesh((("x", topology.size),)) if axes is None else Mesh.parse(axes)
+    name = topology.name.split(":")[0]
+    kind, cores = _TPUS[name] if topology.kind == "tpu" else (_GPUS[name].description, _GPUS[name].cores)
+    types = tuple(axis_types or (AxisType.Explicit,) * len(grid.axes))
+    device = AbstractDevice(device_kind=kind, num_cores=cores, platform=topology.kind)
+    return jax.sharding.AbstractMesh(
+        tuple(size for _, size in grid.axes), grid.names, axis_types=types, abstract_device=device
+    )  # fmt: skip
 
 
 def compiler_options(topology: Topology) -> dict[str, Any]:

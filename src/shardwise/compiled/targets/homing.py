@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import MeshError, did_you_mean
 from shardwise.mesh import Mesh
@@ -60,19 +60,6 @@ def written_mesh(args: Any) -> AnyMesh | None:
         if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:
             return sharding.mesh
     return None
-
-
-def unplaced_mesh(grid: Mesh, axis_types: Sequence[AxisType] | None = None) -> jax.sharding.AbstractMesh:
-    """A mesh that says nothing of its devices.
-
-    >>> dict(unplaced_mesh(Mesh.parse("x=4, y=2")).shape)
-    {'x': 4, 'y': 2}
-
-    Args:
-        axis_types: one for each axis; by default Explicit, as JAX makes meshes.
-    """
-    types = tuple(axis_types or (AxisType.Explicit,) * len(grid.axes))
-    return jax.sharding.AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=types)
 
 
 def _spec(sharding: Any, mesh: AnyMesh, where: str) -> PartitionSpec | None:

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 
 from shardwise.chips.topology import Topology
-from shardwise.compiled.targets.devices import mesh_of
-from shardwise.compiled.targets.homing import at_home, unplaced_mesh
+from shardwise.compiled.targets.devices import mesh_of, target_mesh
+from shardwise.compiled.targets.homing import at_home
 from shardwise.compiled.targets.programs import Program, program_of
 from shardwise.compiled.targets.tracing import is_jitted, untraced
 from shardwise.compiled.targets.unbound import left_unbound
@@ -50,8 +50,8 @@ class _Way:
 def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh) -> Lowering:
     """Trace a function with its arguments at home on the axes of a mesh, which are in force, and lower it for a topology.
 
-    No device takes part, so that what was traced before for others, which JAX remembers, makes no difference. A function
-    that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an array that it closes over) is traced
+    No device takes part, though the mesh says their kind, so that what was traced before for others, which JAX remembers,
+    makes no difference. A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an array that it closes over) is traced
     where it is at home. One that calls Python back (`jax.debug.print`) can be lowered for its devices alone: for those
     of the topology.
 
@@ -65,7 +65,7 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
         MeshError: an argument's layout does not fit the mesh.
     """
     topology = Topology.parse(topology)
-    away = unplaced_mesh(Mesh.parse(mesh), mesh.axis_types)
+    away = target_mesh(topology, mesh, axis_types=mesh.axis_types)
     homed, replicated = at_home(args, away)
     platforms = ("cuda" if topology.kind == "gpu" else topology.kind,)  # JAX tells the makers of GPUs apart
     ways = [
