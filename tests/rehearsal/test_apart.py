@@ -144,9 +144,11 @@ def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_questio
     def interrupted(self, timeout):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    other = program(lambda a: a @ a)
+    with monkeypatch.context() as patched:
         patched.setattr(apart.Connection, "poll", interrupted)
-        compile_apart(program(lambda a: a @ a), "v5e:2x4", GRID)
+        with pytest.raises(KeyboardInterrupt):
+            compile_apart(other, "v5e:2x4", GRID)
     assert compile_apart(program(), "v5e:2x4", GRID).text == text
 
 

@@ -16,8 +16,8 @@ from shardwise.compiled.targets.apart import compile_apart
 from shardwise.compiled.targets.devices import mesh_of
 from shardwise.compiled.targets.homing import at_home, written_mesh
 from shardwise.compiled.targets.lowering import lower_on
-from shardwise.mesh import Mesh
 from shardwise.errors import CompileError, LayoutError, MeshError, ShardwiseError
+from shardwise.mesh import Mesh
 
 TOPOLOGIES = ["v5e:2x4", "h100:8"]
 
@@ -109,7 +109,9 @@ def test_the_mesh_that_arguments_lie_on_is_found(host):
 def test_a_function_is_traced_with_the_mesh_in_force(host, away):
     a, b = shaped(host, P("x", None)), shaped(host, P())
     gathered = lower_on(lambda a, b: sw.einsum("A[I_x,J] · B[J,K] -> C[I,K]", a, b), (a, b), on(away), away)
-    summed = lower_on(lambda a: jax.shard_map(lambda a: jax.lax.psum(a, "x"), in_specs=P("x"), out_specs=P())(a), (a,), on(away), away)
+    summed = lower_on(
+        lambda a: jax.shard_map(lambda a: jax.lax.psum(a, "x"), in_specs=P("x"), out_specs=P())(a), (a,), on(away), away
+    )
     made = lower_on(lambda: jnp.zeros((8, 8), out_sharding=P("x")) + 1, (), on(away), away)
     for lowering, collective in ((gathered, "all-gather"), (summed, "all-reduce"), (made, "ENTRY")):
         assert (lowering.replicated, lowering.moved) == ((), False)

@@ -140,8 +140,9 @@ def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> M
     except CompileError as error:
         if part and (isinstance(error, BrokenDownError) or "RET_CHECK" in str(error)):
             raise MeshError(
-                f"mesh {grid} takes {grid.size} of the {topology.size} devices of {topology}, and their compiler cannot compile "
-                f"this for a part of them: give axes whose sizes multiply to {topology.size}, or a topology of {grid.size}\n{error}"
+                f"mesh {grid} takes {grid.size} of the {topology.size} devices of {topology}, and their compiler cannot "
+                f"compile this for a part of them: give axes whose sizes multiply to {topology.size}, or a topology of "
+                f"{grid.size}\n{error}"
             ) from error
         raise
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class Lowering:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A way to trace: with these arguments, under what is in force, and lowered for a platform by its name or by its devices."""
+    """A way to trace: with these arguments, under what is in force, and lowered for a platform by name or by its devices."""
 
     args: Any
     in_force: Callable[[], AbstractContextManager[Any]]
@@ -51,9 +51,9 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
     """Trace a function with its arguments at home on the axes of a mesh, which are in force, and lower it for a topology.
 
     No device takes part, though the mesh says their kind, so that what was traced before for others, which JAX remembers,
-    makes no difference. A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an array that it closes over) is traced
-    where it is at home. One that calls Python back (`jax.debug.print`) can be lowered for its devices alone: for those
-    of the topology.
+    makes no difference. A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an
+    array that it closes over) is traced where it is at home. One that calls Python back (`jax.debug.print`) can be
+    lowered for its devices alone: for those of the topology.
 
     >>> mesh = jax.sharding.AbstractMesh((8,), ("x",))
     >>> lowering = lower_on(lambda a: a * 2, (jax.ShapeDtypeStruct((8,), "float32"),), "v5e:2x4", mesh)
@@ -69,7 +69,7 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
     homed, replicated = at_home(args, away)
     platforms = ("cuda" if topology.kind == "gpu" else topology.kind,)  # JAX tells the makers of GPUs apart
     ways = [
-        _Way(homed, lambda: jax.sharding.use_abstract_mesh(away), platforms),
+        _Way(homed, lambda: _under(away), platforms),
         _Way(args, nullcontext, platforms, moved=True),
         _Way(homed, nullcontext, platforms, moved=True),
     ]
@@ -90,6 +90,13 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
     if isinstance(raised[0], ShardwiseError):
         raise raised[0]
     raise CompileError(untraced(function, raised)) from raised[0]
+
+
+@contextmanager
+def _under(mesh: jax.sharding.AbstractMesh) -> Iterator[None]:
+    """A mesh in force, and no other beneath it: JAX lets none take the place of one of another size."""
+    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+        yield
 
 
 def _traced(function: Callable[..., Any], args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Lowered functions as StableHLO that any process can compile for devices that are not attached: the one way to a compiled text."""
+"""Lowered functions as StableHLO, which any process can compile for devices that are not attached."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ def left_unbound() -> Iterator[None]:
 def _cells() -> Iterator[CellType]:
     """The cells of all such functions that hold what they are bound to."""
     code = _code()
-    for made in gc.get_referrers(code) if code is not None else ():
+    if code is None:
+        return
+    for made in gc.get_referrers(code):
         if isinstance(made, FunctionType) and made.__closure__:
             yield from (cell for name, cell in zip(code.co_freevars, made.__closure__, strict=True) if name in _BOUND)
 
