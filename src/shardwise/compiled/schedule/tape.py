@@ -182,7 +182,9 @@ class Recorder:
         root = called.root if called is not None else None
         if called is None or root is None or root.opcode not in ("dynamic-slice", "dynamic-update-slice", "slice", "copy"):
             return None
-        plain = all(each.opcode in ("parameter", "constant", "bitcast") for each in called.instructions if each is not root)
+        plain = all(
+            each.opcode in ("parameter", "constant", "bitcast", "copy") for each in called.instructions if each is not root
+        )
         return (called, root) if plain else None
 
     def _copy(self, home: Computation, instruction: Instruction) -> Issue:
