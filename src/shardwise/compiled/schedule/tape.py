@@ -175,17 +175,14 @@ class Recorder:
         return self.dones[home.name]
 
     def _sliced(self, instruction: Instruction) -> tuple[Computation, Instruction] | None:
-        """Of a fusion that starts here and does nothing but cut an array, or update a piece of it: its computation and root."""
-        if instruction.opcode != "fusion-start":
-            return None
+        """Of a fusion that starts here and does nothing but cut an array, or update a piece of it: where, and what does."""
         called = self.module.computations.get(next((name for _, name in instruction.called()), ""))
-        root = called.root if called is not None else None
-        if called is None or root is None or root.opcode not in ("dynamic-slice", "dynamic-update-slice", "slice", "copy"):
+        if instruction.opcode != "fusion-start" or called is None or called.root is None:
             return None
-        plain = all(
-            each.opcode in ("parameter", "constant", "bitcast", "copy") for each in called.instructions if each is not root
-        )
-        return (called, root) if plain else None
+        moving = [i for i in called.instructions if i.opcode not in ("parameter", "constant", "bitcast", "copy")]
+        does = moving[0] if len(moving) == 1 else called.root
+        plain = len(moving) <= 1 and does.opcode in ("dynamic-slice", "dynamic-update-slice", "slice", "copy")
+        return (called, does) if plain else None
 
     def _copy(self, home: Computation, instruction: Instruction) -> Issue:
         done = self._done(home).get(instruction.name)
