@@ -11,7 +11,7 @@ from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
-from shardwise.planning.plan import Candidate, Ranking, rank
+from shardwise.planning.plan import Candidate, Ranking, ranking
 from shardwise.planning.problem import problem
 
 if TYPE_CHECKING:
@@ -92,12 +92,12 @@ def plan(
 
             hardware = hardware_of(mesh, None)
         task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), memory_limit=memory_limit, overlap=overlap)
-        ranked = rank(task)
+        ranked = ranking(task)
         if confirm is not None:
             from shardwise.compiled.confirming import confirmed
 
-            ranked = confirmed(task, ranked, confirm)
-        return Plan(task, ranked)
+            return Plan(task, confirmed(task, ranked.candidates, confirm), ranked.searched_all, ranked.floor_seconds)
+        return Plan(task, ranked.candidates, ranked.searched_all, ranked.floor_seconds)
 
 
 def einsum(

@@ -174,8 +174,11 @@ def planning_case(random: Random, **options) -> Case:
 @given(randoms)
 def test_candidates_are_sorted_and_priced_as_the_search_priced_them(random):
     from shardwise.planning.graph import state_of
-    from shardwise.planning.plan import wanted_states, write
-    from shardwise.planning.search import STEP_SECONDS, Leaf, Search, trees
+    from shardwise.planning.orders import Leaf, all_orders
+    from shardwise.planning.search import Search
+    from shardwise.planning.spaces import STEP_SECONDS
+    from shardwise.planning.stages import wanted_states
+    from shardwise.planning.writing import write
 
     case = planning_case(random, via=0.0)
     task = problem(case.equation, case.sizes, case.mesh, case.hardware)
@@ -183,14 +186,13 @@ def test_candidates_are_sorted_and_priced_as_the_search_priced_them(random):
     operands, result = task.equation.operands, task.equation.result
     leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
     names = [f"operand{n}" for n in range(len(operands))]
-    fastest = math.inf
-    for tree in trees(leaves, result.dims, task.sizes, task.mesh):
-        for found in Search(costs, task.sizes).candidates(tree, wanted_states(result, task)):
-            program = write(found, tree, operands, names, result, task.mesh)
-            counted = len(program.steps) * STEP_SECONDS
-            priced = estimate(program, costs, task.sizes)
-            assert priced.seconds == pytest.approx(found.seconds - counted, rel=1e-9, abs=STEP_SECONDS)
-            fastest = min(fastest, priced.seconds)
+    fastest, root = math.inf, all_orders(leaves, result.dims)
+    for found in Search(costs, task.sizes).candidates(root, wanted_states(result, task)):
+        program = write(found, root, operands, names, result, task.mesh)
+        counted = len(program.steps) * STEP_SECONDS
+        priced = estimate(program, costs, task.sizes)
+        assert priced.seconds == pytest.approx(found.seconds - counted, rel=1e-9, abs=STEP_SECONDS)
+        fastest = min(fastest, priced.seconds)
     ranked = [candidate.estimate.seconds for candidate in rank(dataclasses.replace(task, overlap=False))]
     assert ranked == sorted(ranked)
     assert ranked[0] == pytest.approx(fastest, rel=1e-9)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.chips.links import assumptions
+from shardwise.errors import counted
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Ranking
-from shardwise.planning.problem import Problem, routes_of
+from shardwise.planning.problem import routes_of
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
@@ -100,8 +101,9 @@ def _memory_said(best: Estimate, other: Estimate) -> str:
     return ""
 
 
-def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
+def explain(ranked: Ranking) -> str:
     """The whole plan as text: the problem, the assumptions, the ranking, and the best program step by step."""
+    task, candidates = ranked.task, ranked.candidates
     sizes = ", ".join(f"{dim}={size}" for dim, size in task.sizes.items())
     best = candidates[0]
     lines = [
@@ -110,6 +112,7 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
         f"  {assumptions(task.hardware, task.mesh, routes_of(task))}",
         "",
         *_ranking(candidates),
+        *(f"  {line}" for line in left_out(ranked)),
         *(["  modelled from the schedules that the compiler made"] if best.confirmed is not None else []),
         "",
         f"The best, step by step ({seconds_text(best.estimate.seconds)}, of it "
@@ -118,6 +121,22 @@ def explain(task: Problem, candidates: Sequence[Candidate]) -> str:
         *steps_text(best),
     ]
     return "\n".join(lines)
+
+
+def left_out(ranked: Ranking) -> list[str]:
+    """What to say of a search that left programs out: why, and how much faster one of them could be; else nothing."""
+    if ranked.searched_all:
+        return []
+    task, best = ranked.task, ranked.best.estimate.seconds
+    axes = sum(size > 1 for _, size in task.mesh.axes)
+    counts = [f"{axes} mesh axes", counted(len(task.equation.dims), "dimension")]
+    if len(task.equation.operands) > 1:
+        counts.append(counted(len(task.equation.operands), "operand"))
+    said = [f"not all programs were searched: {', '.join(counts[:-1])} and {counts[-1]} make too many layouts"]
+    if ranked.floor_seconds:
+        times = f"{best / ranked.floor_seconds:.3g} times that"
+        said.append(f"no program takes less than {seconds_text(ranked.floor_seconds)}; the best found takes {times}")
+    return said
 
 
 def ranking_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
@@ -189,6 +208,8 @@ def facts(ranked: Ranking) -> dict[str, Any]:
         "mesh": dict(task.mesh.axes),
         "hardware": task.hardware.name,
         "dtype": task.dtype,
+        "searched_all": ranked.searched_all,
+        "floor_seconds": ranked.floor_seconds,
         "candidates": [
             {
                 "steps": [describe(step) for step in candidate.program.steps],

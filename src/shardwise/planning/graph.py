@@ -1,6 +1,9 @@
 """What is legal next: the moves between the layouts of one array, in a compact form that the search can afford.
 
-A state is a layout without names: the axes of every dimension in order, and the sorted axes that are unreduced.
+A state is a layout without names: the axes of every dimension in order, and the sorted axes that are unreduced. Moves are
+asked for by the state that they leave (`moves`), or by the state that they lead to (`moves_into`). Permutes stand apart:
+there are many, and none is worth making right after another, since the two are one that costs no more. A `Scope` leaves out
+layouts where all of them are too many.
 """
 
 from __future__ import annotations
@@ -8,7 +11,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardwise.layout import Axes, Layout, spread
@@ -64,16 +68,93 @@ def step_of(move: Move, before: State, array: str, names: tuple[str, ...], mesh:
             raise AssertionError(f"unknown move {move.kind}")
 
 
-@functools.lru_cache(maxsize=65536)
-def moves(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Move, ...]:
-    """Every legal move from a state, whatever the sizes.
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """The layouts of one array that are looked at: for each dimension the sequences of axes that may split it.
+
+    With a sequence, all that it starts with are in scope.
+    """
+
+    sequences: tuple[tuple[Axes, ...], ...]
+    _known: tuple[frozenset[Axes], ...] = field(init=False)
+    _tails: tuple[dict[Axes, list[Axes]], ...] = field(init=False)
+    _arranged: dict[tuple[Axes, tuple[int, ...]], tuple[tuple[Axes, ...], ...]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_known", tuple(map(frozenset, self.sequences)))
+        object.__setattr__(self, "_tails", tuple(map(_tails_of, self.sequences)))
+
+    def holds(self, dim: int, axes: Axes) -> bool:
+        return axes in self._known[dim]
+
+    def holds_all(self, state: State) -> bool:
+        return all(map(frozenset.__contains__, self._known, state[0]))
+
+    def tails(self, dim: int, axes: Axes, idle: Axes) -> Iterable[Axes]:
+        """What may split a dimension further, of axes that are idle."""
+        free = set(idle)
+        return [tail for tail in self._tails[dim].get(axes, ()) if free.issuperset(tail)]
+
+    def arrangements(
+        self, used: Axes, mesh_axes: tuple[tuple[str, int], ...], extents: tuple[int, ...]
+    ) -> tuple[tuple[Axes, ...], ...]:
+        """Every way in scope to split the dimensions into these numbers of parts over all of some axes."""
+        known = self._arranged.get((used, extents))
+        if known is None:
+            fitting = [
+                [axes for axes in choice if _extent(axes, mesh_axes) == extent]
+                for choice, extent in zip(self.sequences, extents, strict=True)
+            ]
+            full = (dims for dims in _disjoint(fitting, frozenset(used)) if sum(map(len, dims)) == len(used))
+            known = self._arranged[used, extents] = tuple(full)
+        return known
+
+    def splits(self, idle: Axes) -> Iterator[tuple[Axes, ...]]:
+        """Every way in scope to give axes, or some of them, to the dimensions."""
+        return _disjoint(self.sequences, frozenset(idle))
+
+
+def _tails_of(sequences: Sequence[Axes]) -> dict[Axes, list[Axes]]:
+    tails: dict[Axes, list[Axes]] = {}
+    for axes in sequences:
+        for cut in range(len(axes)):
+            tails.setdefault(axes[:cut], []).append(axes[cut:])
+    return tails
+
+
+def _disjoint(choices: Sequence[Sequence[Axes]], free: frozenset[str]) -> Iterator[tuple[Axes, ...]]:
+    """One sequence of each choice, no axis twice and all of them free."""
+    if not choices:
+        yield ()
+        return
+    for axes in choices[0]:
+        if free.issuperset(axes):
+            for rest in _disjoint(choices[1:], free.difference(axes)):
+                yield (axes, *rest)
+
+
+def _idle(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> Axes:
+    used = {axis for axes in state[0] for axis in axes}
+    return tuple(axis for axis, size in mesh_axes if size > 1 and axis not in used and axis not in state[1])
+
+
+def moves(state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None = None) -> tuple[Move, ...]:
+    """Every legal move from a state but permutes, whatever the sizes.
 
     >>> [move.kind for move in moves(((("x",), ()), ()), (("x", 2),))]
     ['all-gather', 'all-to-all']
     """
+    return _all_moves(state, mesh_axes) if scope is None else _moves(state, mesh_axes, scope)
+
+
+@functools.lru_cache(maxsize=2048)
+def _all_moves(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Move, ...]:
+    return _moves(state, mesh_axes, None)
+
+
+def _moves(state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None) -> tuple[Move, ...]:
     dims, unreduced = state
-    used = {axis for axes in dims for axis in axes}
-    idle = tuple(axis for axis, size in mesh_axes if size > 1 and axis not in used and axis not in unreduced)
+    idle = _idle(state, mesh_axes)
     found: list[Move] = []
     for dim, axes in enumerate(dims):
         for cut in range(len(axes)):
@@ -81,31 +162,88 @@ def moves(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Move, .
             gathered = _with(dims, dim, axes[:cut])
             found.append(_move("all-gather", minor, dim, dim, (gathered, unreduced)))
             for target, held in enumerate(dims):
-                if target != dim:
+                if target != dim and (scope is None or scope.holds(target, held + minor)):
                     after = _with(gathered, target, held + minor)
                     found.append(_move("all-to-all", minor, dim, target, (after, unreduced)))
-        for extra in _sequences(idle):
+        for extra in _further(scope, dim, axes, idle):
             found.append(_move("slice", extra, dim, dim, (_with(dims, dim, axes + extra), unreduced)))
     if unreduced:
-        found.extend(_reductions(dims, unreduced))
-    if len(used) > 1:
-        for arranged in _arrangements(tuple(sorted(used)), mesh_axes, tuple(_extent(a, mesh_axes) for a in dims)):
-            if arranged != dims:
-                moved = {a for old, new in zip(dims, arranged, strict=True) if old != new for a in (*old, *new)}
-                axes = tuple(axis for axis, _ in mesh_axes if axis in moved)
-                found.append(_move("collective-permute", axes, 0, 0, (arranged, unreduced)))
+        for chosen in _choices(unreduced):
+            found.append(_move("all-reduce", chosen, 0, 0, (dims, _less(unreduced, chosen))))
+        for dim, axes in enumerate(dims):
+            for extra in _further(scope, dim, axes, unreduced):
+                after = (_with(dims, dim, axes + extra), _less(unreduced, extra))
+                found.append(_move("reduce-scatter", extra, dim, dim, after))
     return tuple(found)
 
 
-def _reductions(dims: tuple[Axes, ...], unreduced: Axes) -> Iterator[Move]:
-    for count in range(1, len(unreduced) + 1):
-        for chosen in itertools.combinations(unreduced, count):
-            left = tuple(axis for axis in unreduced if axis not in chosen)
-            yield _move("all-reduce", chosen, 0, 0, (dims, left))
-    for sequence in _sequences(unreduced):
-        left = tuple(axis for axis in unreduced if axis not in sequence)
-        for dim, axes in enumerate(dims):
-            yield _move("reduce-scatter", sequence, dim, dim, (_with(dims, dim, axes + sequence), left))
+def moves_into(
+    state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None, partial: Axes
+) -> Iterable[tuple[Move, State]]:
+    """Every legal move that leads to a state, but permutes, and the state before; unreduced before are axes of `partial`.
+
+    >>> [move.kind for move, _ in moves_into(((("x",), ()), ()), (("x", 2),), None, ())]
+    ['slice', 'all-to-all']
+    """
+    return _all_into(state, mesh_axes, partial) if scope is None else _into(state, mesh_axes, scope, partial)
+
+
+@functools.lru_cache(maxsize=2048)
+def _all_into(state: State, mesh_axes: tuple[tuple[str, int], ...], partial: Axes) -> tuple[tuple[Move, State], ...]:
+    return tuple(_into(state, mesh_axes, None, partial))
+
+
+def _into(
+    state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None, partial: Axes
+) -> Iterator[tuple[Move, State]]:
+    dims, unreduced = state
+    idle = _idle(state, mesh_axes)
+    sums = tuple(axis for axis in idle if axis in partial)
+    for dim, axes in enumerate(dims):
+        for extra in _further(scope, dim, axes, idle):
+            yield _move("all-gather", extra, dim, dim, state), (_with(dims, dim, axes + extra), unreduced)
+        for cut in range(len(axes)):
+            minor = axes[cut:]
+            less = _with(dims, dim, axes[:cut])
+            yield _move("slice", minor, dim, dim, state), (less, unreduced)
+            for source, held in enumerate(dims):
+                if source != dim and (scope is None or scope.holds(source, held + minor)):
+                    yield _move("all-to-all", minor, source, dim, state), (_with(less, source, held + minor), unreduced)
+            if not set(partial).isdisjoint(minor) and set(partial).issuperset(minor):
+                yield _move("reduce-scatter", minor, dim, dim, state), (less, tuple(sorted(unreduced + minor)))
+    for chosen in _choices(sums):
+        yield _move("all-reduce", chosen, 0, 0, state), (dims, tuple(sorted(unreduced + chosen)))
+
+
+def arrangements(
+    state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None = None
+) -> Sequence[tuple[Axes, ...]]:
+    """Every way to split the dimensions into the same numbers of parts over the same axes: permutes lead to all of them."""
+    dims = state[0]
+    used = tuple(sorted(axis for axes in dims for axis in axes))
+    if len(used) < 2:
+        return ()
+    extents = tuple([_extent(axes, mesh_axes) for axes in dims])
+    return _arrangements(used, mesh_axes, extents) if scope is None else scope.arrangements(used, mesh_axes, extents)
+
+
+@functools.lru_cache(maxsize=16384)
+def permute(before: tuple[Axes, ...], after: State, mesh_axes: tuple[tuple[str, int], ...]) -> Move:
+    """The permute from one arrangement to another; the way back costs the same."""
+    moved = {a for old, new in zip(before, after[0], strict=True) if old != new for a in (*old, *new)}
+    return _move("collective-permute", tuple([axis for axis, _ in mesh_axes if axis in moved]), 0, 0, after)
+
+
+def _further(scope: Scope | None, dim: int, axes: Axes, idle: Axes) -> Iterable[Axes]:
+    return _sequences(idle) if scope is None else scope.tails(dim, axes, idle)
+
+
+def _choices(axes: Axes) -> Iterator[Axes]:
+    return itertools.chain.from_iterable(itertools.combinations(axes, count) for count in range(1, len(axes) + 1))
+
+
+def _less(axes: Axes, gone: Axes) -> Axes:
+    return tuple(axis for axis in axes if axis not in gone)
 
 
 def _with(dims: tuple[Axes, ...], dim: int, axes: Axes) -> tuple[Axes, ...]:
@@ -118,7 +256,7 @@ def _sequences(axes: Axes) -> tuple[Axes, ...]:
     return tuple(s for count in range(1, len(axes) + 1) for s in itertools.permutations(axes, count))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1024)
 def _arrangements(used: Axes, mesh_axes: tuple[tuple[str, int], ...], extents: tuple[int, ...]) -> tuple[tuple[Axes, ...], ...]:
     """Every way to split the dimensions into the same numbers of parts over the same axes."""
     return tuple(

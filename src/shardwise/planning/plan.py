@@ -6,24 +6,24 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.errors import LayoutError, PlanError, ProgramError
-from shardwise.layout import splits
-from shardwise.mesh import Mesh
+from shardwise.layout import Layout
 from shardwise.notation import Operand
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
-from shardwise.planning.graph import State, state_of, step_of
 from shardwise.planning.overlap import ring_cost
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
-from shardwise.planning.search import Found, Joined, Label, Leaf, Moved, Search, trees
+from shardwise.planning.stages import Programs, programs_of
 from shardwise.program import Program
-from shardwise.steps import AllGather, AllReduce, Einsum, Fused, ReduceScatter, Step
+from shardwise.steps import AllGather, AllReduce, Einsum, Fused, ReduceScatter, Step, product_of
 
 KEPT = 10
+MOST_FUSED = 300  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
+MOST_PRICED = 100
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
 
 
@@ -52,29 +52,59 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
     Raises:
         PlanError: no program leads to the wanted layout, or none fits in the memory limit; the reason is said.
     """
-    fault: PlanError | None = None
-    try:
-        plain = _by_stages(task)
-    except PlanError as error:
-        if task.memory_limit is None or task.overlap is False:
-            raise
-        plain, fault = (), error
-    if task.overlap is False or (plain and task.overlap is True and task.hardware.shared):
-        return plain  # where one host's cores do both, transfers hide behind nothing
+    return ranking(task).candidates
+
+
+def ranking(task: Problem) -> Ranking:
+    """Every candidate program, cheapest first; and whether all programs were searched.
+
+    Raises:
+        PlanError: as `rank`.
+    """
+    onward: Onward = {}
+    if task.overlap is False or (task.overlap is True and task.hardware.shared and task.memory_limit is None):
+        return _by_stages(task, onward)  # where one host's cores do both, transfers hide behind nothing
     # A fused program holds less than the plain one that it stands for: that one need not fit.
-    sources = plain if task.memory_limit is None else _by_stages(dataclasses.replace(task, memory_limit=None))
-    found = _overlapped(task, plain, (*sources, *_all_gathered(task, sources[0].program)))
+    sources = _by_stages(dataclasses.replace(task, memory_limit=None), onward)
+    plain, fault = _limited(task, sources, onward)
+    if plain.candidates and task.overlap is True and task.hardware.shared:
+        return plain
+    found = _overlapped(task, plain.candidates, (*sources, *_all_gathered(task, sources.best.program)))
     if not found and fault is not None:
         raise fault
-    return tuple(sorted(found, key=lambda candidate: candidate.estimate.seconds)[:KEPT])
+    best = tuple(sorted(found, key=lambda candidate: candidate.estimate.seconds)[:KEPT])
+    return Ranking(task, best, plain.searched_all and sources.searched_all, min(plain.floor_seconds, sources.floor_seconds))
 
 
-def _by_stages(task: Problem) -> tuple[Candidate, ...]:
+def _limited(task: Problem, free: Ranking, onward: Onward) -> tuple[Ranking, PlanError | None]:
+    """Of the programs without a memory limit those within it; and if there are none, why."""
+    fitting = tuple(candidate for candidate in free if _fits(task, candidate))
+    if task.memory_limit is None or (not free.searched_all and fitting[:1] == free.candidates[:1]):
+        return Ranking(task, fitting, free.searched_all, free.floor_seconds), None  # none is faster that fits
+    try:
+        return _by_stages(task, onward), None
+    except PlanError as error:
+        return Ranking(task, (), free.searched_all, free.floor_seconds), error
+
+
+Onward = dict[tuple[Operand, Layout], Programs]  # the programs that lead to a stage from a layout
+
+
+def _by_stages(task: Problem, onward: Onward) -> Ranking:
     # What stands between arrows must be passed: each stage is planned by itself, the products are the candidates.
     stages = [*task.equation.via, task.equation.result]
-    ranked = _rank_stage(task, task.equation.operands, stages[0])
+    first = programs_of(task, task.equation.operands, stages[0], KEPT)
+    # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
+    priced = (_price(program, costs_of(task), task) for program in first.found)
+    ranked = tuple(candidate for candidate in priced if _fits(task, candidate))
+    whole, floor = first.whole, first.floor_seconds
     for stage in stages[1:]:
-        passed = list(_continued(task, ranked, stage))
+        ways = {
+            layout: _onward(task, layout, stage, onward) for layout in dict.fromkeys(each.program.result for each in ranked)
+        }
+        whole &= all(programs.whole for programs in ways.values())
+        floor += min(programs.floor_seconds for programs in ways.values())
+        passed = list(_continued(task, ranked, ways))
         ranked = tuple(itertools.islice((each for each in passed if _fits(task, each)), KEPT))
         if not ranked:
             would = min(candidate.estimate.peak_memory_bytes for candidate in passed)
@@ -82,7 +112,7 @@ def _by_stages(task: Problem) -> tuple[Candidate, ...]:
                 f"no program that goes on to {stage} fits in {task.memory_limit:,.0f} bytes of memory a device: "
                 f"{would:,.0f} bytes would do"
             )
-    return tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds))
+    return Ranking(task, tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds)), whole, floor)
 
 
 def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Candidate, ...]) -> list[Candidate]:
@@ -91,26 +121,65 @@ def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Cand
     Raises:
         PlanError: none has what is asked for; those that there are, are named.
     """
-    costs = costs_of(task)
+    fusing = _Fusing(task, costs_of(task))
     if task.overlap is True:
         fastest = min((candidate.estimate.seconds for candidate in plain), default=math.inf)
         found: dict[Program, Candidate] = {}
         for source in sorted(sources, key=_unhidden_seconds):
             if _unhidden_seconds(source) >= fastest:
                 break
-            best = _best_fused(task, source, costs, WORTH_PRICING * fastest)
+            best = _best_fused(fusing, source, WORTH_PRICING * fastest)
             if best is not None:
                 found.setdefault(best.program, best)
                 fastest = min(fastest, best.estimate.seconds)
         return [*plain, *found.values()]
-    programs = list(dict.fromkeys(form for source in sources for form in fused_programs(source.program, task.sizes)))
-    asked = [form for program in programs for form in _named(task, program, costs, str(task.overlap))]
+    forms: dict[Program, Candidate] = {}
+    for source in sources:
+        for form in _programs(fusing, source):
+            forms.setdefault(form, source)
+    asked = _asked(fusing, forms, str(task.overlap))
     if not asked:
-        fused = (step for program in programs for step in program.steps if isinstance(step, Fused))
+        fused = (step for program in forms for step in program.steps if isinstance(step, Fused))
         have = sorted({name for step in fused for form in forms_of(step) for name in names_of(form)})
         other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a product"
         raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
     return asked
+
+
+@dataclass(slots=True)
+class _Fusing:
+    """The prices of fused steps of one problem: the same step stands in many programs. `left` is how many more are made."""
+
+    task: Problem
+    costs: Costs
+    left: int = MOST_FUSED
+    _known: dict[Any, float] = field(default_factory=dict)
+
+    def seconds(self, step: Fused, before: Mapping[str, Layout]) -> float:
+        product = product_of(step)
+        assert product is not None
+        key = (step, tuple(before[name] for name in product.operands))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = ring_cost(step, self.costs, self.task.sizes, before, 0.0).seconds
+        return known
+
+    def fastest(self, program: Program, place: int, forms: Iterable[Fused]) -> Fused:
+        """The fastest of some forms of the step at a place."""
+        before = program.states()[place]
+        return min(forms, key=lambda form: self.seconds(form, before))
+
+    def at_least(self, program: Program, steps: tuple[Step, ...], source: Candidate) -> float:
+        """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
+        kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
+        fused = (self.seconds(step, program.states()[at]) for at, step in enumerate(steps) if isinstance(step, Fused))
+        return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
+
+
+def _programs(fusing: _Fusing, source: Candidate) -> Iterator[Program]:
+    for program in itertools.islice(fused_programs(source.program, fusing.task.sizes), fusing.left):
+        fusing.left -= 1
+        yield program
 
 
 def _unhidden_seconds(candidate: Candidate) -> float:
@@ -120,35 +189,45 @@ def _unhidden_seconds(candidate: Candidate) -> float:
     return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))
 
 
-def _best_fused(task: Problem, source: Candidate, costs: Costs, within: float) -> Candidate | None:
+def _best_fused(fusing: _Fusing, source: Candidate, within: float) -> Candidate | None:
     """The fastest fused form of a candidate that fits, if it takes no longer than `within`."""
-    kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
     forms: list[tuple[float, tuple[Step, ...]]] = []
-    for program in fused_programs(source.program, task.sizes):
-        best = [_fastest(task, costs, program, place, forms_of(step)) for place, step in _fused(program)]
-        plain = (kept[step].seconds for step in program.steps if step in kept)  # at least: one that is new has no price yet
-        forms.append((math.fsum((*plain, *(seconds for seconds, _ in best))), _with(program, dict(step for _, step in best))))
-    found: Candidate | None = None
-    for seconds, steps in sorted(forms, key=lambda form: form[0]):
-        if seconds > (within if found is None else found.estimate.seconds):
+    for program in _programs(fusing, source):
+        steps = _with(program, {place: fusing.fastest(program, place, forms_of(step)) for place, step in _fused(program)})
+        forms.append((fusing.at_least(program, steps, source), steps))
+    return next(iter(_cheapest(fusing, [(seconds, source.program, steps) for seconds, steps in forms], within, 1)), None)
+
+
+def _asked(fusing: _Fusing, forms: Mapping[Program, Candidate], name: str) -> list[Candidate]:
+    """The cheapest fused programs with one step after the other in its best form of a name, and the rest in their best."""
+    found = []
+    for program, source in forms.items():
+        best = {place: fusing.fastest(program, place, forms_of(step)) for place, step in _fused(program)}
+        for place, step in _fused(program):
+            named = [form for form in forms_of(step) if name in names_of(form)]
+            if named:
+                steps = _with(program, {**best, place: fusing.fastest(program, place, named)})
+                found.append((fusing.at_least(program, steps, source), program, steps))
+    return _cheapest(fusing, found, math.inf, KEPT)
+
+
+def _cheapest(
+    fusing: _Fusing, forms: list[tuple[float, Program, tuple[Step, ...]]], within: float, most: int
+) -> list[Candidate]:  # fmt: skip
+    """The first few of some fused programs that fit, of those that take no longer than `within`.
+
+    Each comes with seconds that it takes at least: it is priced only if it may be among them.
+    """
+    found: dict[Program, Candidate] = {}
+    for seconds, like, steps in sorted(forms, key=lambda form: form[0])[:MOST_PRICED]:
+        worst = sorted(each.estimate.seconds for each in found.values())[most - 1] if len(found) >= most else within
+        if seconds > worst:
             break
-        priced = _price(Program(task.mesh, source.program.inputs, steps, source.program.output), costs, task)
-        if _fits(task, priced) and (found is None or priced.estimate.seconds < found.estimate.seconds):
-            found = priced
-    return found
-
-
-def _named(task: Problem, program: Program, costs: Costs, name: str) -> Iterator[Candidate]:
-    """A fused program with one step after the other in its best form of that name, and the rest in their best."""
-    best = dict(_fastest(task, costs, program, place, forms_of(step))[1] for place, step in _fused(program))
-    for place, step in _fused(program):
-        forms = [form for form in forms_of(step) if name in names_of(form)]
-        if forms:
-            chosen = {**best, **dict([_fastest(task, costs, program, place, forms)[1]])}
-            made = Program(program.mesh, program.inputs, _with(program, chosen), program.output)
-            priced = _price(made, costs, task)
-            if _fits(task, priced):
-                yield priced
+        program = Program(like.mesh, like.inputs, steps, like.output)
+        priced = found.get(program) or _price(program, fusing.costs, fusing.task)
+        if _fits(fusing.task, priced):
+            found[program] = priced
+    return sorted(found.values(), key=lambda candidate: candidate.estimate.seconds)[:most]
 
 
 def _fused(program: Program) -> list[tuple[int, Fused]]:
@@ -157,16 +236,6 @@ def _fused(program: Program) -> list[tuple[int, Fused]]:
 
 def _with(program: Program, changes: Mapping[int, Step]) -> tuple[Step, ...]:
     return tuple(changes.get(place, step) for place, step in enumerate(program.steps))
-
-
-def _fastest(
-    task: Problem, costs: Costs, program: Program, place: int, forms: Iterable[Fused]
-) -> tuple[float, tuple[int, Fused]]:  # fmt: skip
-    """The seconds of the fastest of some forms of the step at a place, and where it stands."""
-    before = program.states()[place]
-    priced = [(ring_cost(form, costs, task.sizes, before, 0.0).seconds, form) for form in forms]
-    seconds, form = min(priced, key=lambda found: found[0])
-    return seconds, (place, form)
 
 
 def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
@@ -195,15 +264,22 @@ def _fits(task: Problem, candidate: Candidate) -> bool:
     return task.memory_limit is None or candidate.estimate.peak_memory_bytes <= task.memory_limit
 
 
-def _continued(task: Problem, ranked: tuple[Candidate, ...], stage: Operand) -> Iterator[Candidate]:
-    for candidate in ranked:
-        here = Operand(stage.name, candidate.program.result)
+def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Programs:
+    """The programs that lead from a layout that candidates end in to a stage."""
+    if (stage, layout) not in known:
         # The steps that follow act on the product, so the dtype is that of products.
         later = dataclasses.replace(task, dtype=task.accumulated or task.dtype, accumulated=None, memory_limit=None)
-        for onward in _rank_stage(later, (here,), stage)[:3]:
-            steps = tuple(_renamed(step, onward.program.output, candidate.program.output) for step in onward.program.steps)
+        known[stage, layout] = programs_of(later, (Operand(stage.name, layout),), stage, 3)
+    return known[stage, layout]
+
+
+def _continued(task: Problem, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]) -> Iterator[Candidate]:
+    costs = costs_of(task)
+    for candidate in ranked:
+        for program in ways[candidate.program.result].found:
+            steps = tuple(_renamed(step, program.output, candidate.program.output) for step in program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
-            yield _price(joined, costs_of(task), task)
+            yield _price(joined, costs, task)
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:
@@ -214,124 +290,18 @@ def _price(program: Program, costs: Costs, task: Problem) -> Candidate:
     return Candidate(program, estimate(program, costs, task.sizes))
 
 
-def _rank_stage(task: Problem, operands: tuple[Operand, ...], result: Operand) -> tuple[Candidate, ...]:
-    costs = costs_of(task)
-    leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
-    inputs = sum(costs.item_bytes * math.prod(operand.layout.shard_shape(task.sizes, task.mesh)) for operand in operands)
-    limit = task.memory_limit
-    budget = math.inf if limit is None else limit - inputs
-    wanted = wanted_states(result, task)
-    names = _unique([operand.name for operand in operands])
-    found: list[tuple[Found, Any]] = []
-    searched = list(trees(leaves, result.dims, task.sizes, task.mesh))
-    for tree in searched:
-        search = Search(costs, task.sizes, budget, limit is not None)
-        found += [(each, tree) for each in search.candidates(tree, wanted)]
-    if not found:
-        _fail(task, costs, operands, result, searched, wanted, inputs)
-    found.sort(key=lambda pair: pair[0].seconds)
-    programs: dict[Program, None] = {}
-    for each, tree in found:
-        programs.setdefault(write(each, tree, operands, names, result, task.mesh))
-        if len(programs) == KEPT:
-            break
-    # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
-    priced = (_price(program, costs, task) for program in programs)
-    return tuple(each for each in priced if limit is None or each.estimate.peak_memory_bytes <= limit)
-
-
-def wanted_states(result: Operand, task: Problem) -> list[State]:
-    """The layouts that the result may end in: the one written, or all that agree with it where it says `_?`."""
-    state = state_of(result.layout)
-    if not result.free:
-        return [state]
-    idle = tuple(
-        name for name, size in task.mesh.axes if size > 1 and name not in {*result.layout.axes, *result.layout.unreduced}
-    )
-    free = [i for i, dim in enumerate(result.dims) if dim in result.free]
-    found = []
-    for chosen in splits(len(free), idle):
-        dims = list(state[0])
-        for i, axes in zip(free, chosen, strict=True):
-            dims[i] = axes
-        if all(task.sizes[d] % task.mesh.extent(a) == 0 for d, a in zip(result.dims, dims, strict=True)):
-            found.append((tuple(dims), state[1]))
-    return found
-
-
-def _unique(names: list[str]) -> list[str]:
-    taken: list[str] = []
-    for name in names:
-        while name in taken:
-            name += "'"
-        taken.append(name)
-    return taken
-
-
-def _fail(
-    task: Problem, costs: Costs, operands: tuple[Operand, ...], result: Operand, searched: list[Any],
-    wanted: list[State], inputs: float,
-) -> None:  # fmt: skip
-    if task.memory_limit is not None:
-        least = min(Search(costs, task.sizes, frontier=True).least_memory(tree, wanted) for tree in searched)
-        if math.isfinite(least):
-            onward = f" as far as {result}" if task.equation.via else ""
-            raise PlanError(
-                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device{onward}: the least that would do is "
-                f"{inputs + least:,.0f} bytes (the inputs alone are {inputs:,.0f})"
-            )
-    why = ""
-    if result.layout.unreduced:
-        why = ": partial sums come only from a sum over a dimension that is split; ask for the result without {U...}"
-    raise PlanError(f"no program leads to {result}{why}")
-
-
-# Writing a program down.
-
-
-def write(found: Found, root: Any, operands: tuple[Operand, ...], names: list[str], result: Operand, mesh: Mesh) -> Program:
-    """Turn what the search found into a program."""
-    taken = list(names)
-    steps: list[Step] = []
-
-    def forward(label: Label, state: State, node: Any, wish: str) -> str:
-        path: list[tuple[Moved, State]] = []
-        while isinstance(label.link, Moved):
-            path.append((label.link, state))
-            label, state = label.link.label, label.link.before
-        name = names[node.index] if isinstance(node, Leaf) else joined(label.link, wish)
-        for moved, _ in reversed(path):
-            steps.append(step_of(moved.move, moved.before, name, node.names, mesh))
-        return name
-
-    def joined(link: Joined, wish: str) -> str:
-        order = list(range(len(link.states)))
-        if link.first:
-            order.reverse()
-        sides = {k: forward(link.labels[k], link.states[k], link.node.children[k], "") for k in order}
-        sources = tuple(sides[k] for k in range(len(sides)))
-        name = wish or ("".join(sources) if len(sources) > 1 else f"{sources[0]}'")
-        while name in set(taken) - set(sources):
-            name += "'"
-        taken.append(name)
-        steps.append(Einsum(sources, name, link.node.names))
-        return name
-
-    output = forward(found.forward, found.state, root, result.name)
-    rest = found.backward
-    while isinstance(rest.link, Moved):
-        steps.append(step_of(rest.link.move, rest.link.before, output, result.dims, mesh))
-        rest = rest.link.label
-    inputs = tuple((name, operand.layout) for name, operand in zip(names, operands, strict=True))
-    return Program(mesh, inputs, tuple(steps), output)
-
-
 @dataclass(frozen=True)
 class Ranking:
-    """The programs that solve one equation, ranked by estimate on one hardware; iterable, cheapest first."""
+    """The programs that solve one equation, ranked by estimate on one hardware; iterable, cheapest first.
+
+    `searched_all`: whether no plain program is faster than the fastest plain one here; if not, layouts were too many to look
+    at them all. No program at all takes less than `floor_seconds`.
+    """
 
     task: Problem
     candidates: tuple[Candidate, ...]
+    searched_all: bool = True
+    floor_seconds: float = 0.0
 
     @property
     def best(self) -> Candidate:
@@ -347,7 +317,7 @@ class Ranking:
         """Every candidate with its cost, what the ones not chosen lose, and the best one step by step."""
         from shardwise.planning.explain import explain
 
-        return explain(self.task, self.candidates)
+        return explain(self)
 
     def __str__(self) -> str:
         return self.explain()

@@ -1,11 +1,15 @@
 """Uniform-cost search: the cheapest program from the given layouts to the wanted one, and the runners-up.
 
 The state of a whole program is the layouts of all live arrays. Because an array's moves cost the same whatever the
-other arrays do, the search runs over one array at a time: forward from each operand, backward from the result, and
+other arrays do, the search runs over one array at a time: forward from each operand, backward from the wanted layouts, and
 joins them at every local einsum that the axes allow. A candidate is the cheapest program for one way to do the last
 einsum (or, where there is none, through one intermediate layout). A memory limit keeps, for every layout, the labels
 that no other beats in both seconds and peak memory, and drops those over the limit; without one, only the fastest.
 Operands are prepared one after the other: programs that take turns between them are not looked for.
+
+What it looks at may be less than all: a bound on the seconds leaves out what cannot be part of a faster program, a scope
+leaves out layouts, and a search that has looked at more moves and einsums than it may raises `TooMany`. What is left out
+depends on the problem alone, never on the clock.
 """
 
 from __future__ import annotations
@@ -13,38 +17,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shardwise.layout import Axes, splits
-from shardwise.mesh import Mesh
-from shardwise.planning.graph import Move, State, moves
-from shardwise.planning.prices import Costs, einsum_flops, turned_bytes
+from shardwise.planning.graph import Move, Scope, State
+from shardwise.planning.joins import Sides, every_pair, few_pairs
+from shardwise.planning.orders import Join, Leaf, Node
+from shardwise.planning.prices import Costs
+from shardwise.planning.spaces import STEP_SECONDS, Ground, Space
 
-# Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
-# byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
-STEP_SECONDS = 1e-15
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """An operand as the caller gives it."""
-
-    index: int
-    names: tuple[str, ...]
-    state: State
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A local einsum of one or two values."""
-
-    children: tuple[Leaf | Join, ...]
-    names: tuple[str, ...]
-
-
-Node = Leaf | Join
+ENOUGH = 10  # programs are ranked
+LONGEST = 6  # layouts that one program passes through: it is found by way of each
 
 
 class Label(NamedTuple):
@@ -57,9 +42,10 @@ class Label(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """How an einsum's result came to be: the node, its children's states and labels, and which was prepared first."""
+    """How an einsum's result came to be: the values it took with their states and labels, and which was prepared first."""
 
-    node: Join
+    names: tuple[str, ...]
+    way: tuple[Node, ...]
     states: tuple[State, ...]
     labels: tuple[Label, ...]
     first: int
@@ -83,128 +69,118 @@ class Found(NamedTuple):
     backward: Label
 
 
-@dataclass(slots=True)
-class Space:
-    """The layouts of one value: their bytes, which are legal for its sizes, and the priced moves between them."""
-
-    search: Search
-    names: tuple[str, ...]
-    item_bytes: int
-    given: State | None = None
-    _edges: dict[State, list[tuple[float, float, State, Move]]] = field(default_factory=dict)
-    _bytes: dict[State, float] = field(default_factory=dict)
-    _prices: dict[float, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes, then Move.price
-
-    def bytes_of(self, state: State) -> float:
-        """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
-        known = self._bytes.get(state)
-        if known is None:
-            known = float(self.item_bytes)
-            for name, axes in zip(self.names, state[0], strict=True):
-                whole, rest = divmod(self.search.sizes[name], self.search.extent(axes))
-                known *= 0 if rest else whole
-            self._bytes[state] = known
-        return known
-
-    def temp_of(self, state: State) -> float:
-        """Bytes that a shard in this layout takes beyond the inputs, which the caller holds anyway."""
-        return 0.0 if state == self.given else self.bytes_of(state)
-
-    def edges(self, state: State) -> list[tuple[float, float, State, Move]]:
-        """Legal moves from a state: seconds, live temporary bytes, the state after, the move."""
-        known = self._edges.get(state)
-        if known is None:
-            known = []
-            took, held = self.bytes_of(state), self.temp_of(state)
-            prices = self._prices.setdefault(took, {})
-            sizes = self._bytes
-            for move in moves(state, self.search.mesh_axes):
-                after, price = move.after, move.price
-                made = sizes.get(after)
-                if made is None:
-                    made = self.bytes_of(after)
-                if made:
-                    seconds = prices.get(price)
-                    if seconds is None:
-                        seconds = prices[price] = self.search.move_seconds(move, took, made)
-                    known.append((seconds, held + made, after, move))
-            self._edges[state] = known
-        return known
+Table = dict[State, list[Label]]
 
 
 @dataclass(slots=True)
 class Search:
-    """The search for one tree of einsums on one mesh.
+    """The search for the programs of one equation on one mesh.
 
     `budget` is the temporary bytes allowed on each device: the limit less the inputs, or infinity. `frontier` keeps
-    slower labels that need less memory.
+    slower labels that need less memory, and `lean` looks for the programs that need least instead of the fastest.
+
+    Programs of more than `bound` seconds may be left out: all have at least `floor` in their einsums, and where one array
+    changes its layout, `to_go` says of a layout what is left from there at least, and what it took to come there.
+    `scope_of` gives the layouts of a value that are looked at, None for all; of `pairs` of layouts that go into an einsum
+    about so many are looked at then. `most` is how many moves and einsums may be looked at in all.
     """
 
     costs: Costs
     sizes: Mapping[str, int]
     budget: float = math.inf
     frontier: bool = False
-    mesh_axes: tuple[tuple[str, int], ...] = ()
-    _extents: dict[Axes, int] = field(default_factory=dict)
+    lean: bool = False
+    bound: float = math.inf
+    floor: float = 0.0
+    to_go: tuple[Callable[[State], float], Callable[[State], float]] | None = None
+    scope_of: Callable[[Node], Scope] | None = None
+    pairs: int = 0
+    most: float = math.inf
+    ground: Ground = field(init=False)
+    _spaces: dict[Node, Space] = field(default_factory=dict)
+    _tables: dict[Node, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.mesh_axes = tuple((name, size) for name, size in self.costs.mesh.axes if size > 1)
+        self.ground = Ground(self.costs, self.sizes, self.most)
 
-    def extent(self, axes: Axes) -> int:
-        known = self._extents.get(axes)
+    def space(self, node: Node) -> Space:
+        known = self._spaces.get(node)
         if known is None:
-            known = self._extents[axes] = self.costs.mesh.extent(axes)
+            scope = None if self.scope_of is None else self.scope_of(node)
+            item, given = (self.costs.item_bytes, node.state) if isinstance(node, Leaf) else (self.costs.product_bytes, None)
+            known = self._spaces[node] = Space(self.ground, node.names, item, given, scope)
         return known
-
-    def move_seconds(self, move: Move, took: float, made: float) -> float:
-        """Seconds of a move; it depends on the shard's bytes and on `Move.price` alone."""
-        if move.kind == "slice":
-            return self.costs.slice(made) + STEP_SECONDS
-        turned = turned_bytes(move.kind, move.dim, move.target, took, made)
-        return self.costs.collective(move.kind, move.axes, took, made, turned) + STEP_SECONDS
 
     # Forward: every layout that a value can reach, with its labels.
 
-    def table(self, node: Node) -> dict[State, list[Label]]:
-        """Every layout that a node's value can take, each with its labels, fastest first."""
-        space = self.space(node)
-        if isinstance(node, Leaf):
-            starts = {node.state: [Label(0.0, 0.0, 0.0, None)]} if space.bytes_of(node.state) else {}
-        else:
-            starts = {}
-            for state, label in self.joins(node, [self.table(child) for child in node.children]):
-                starts.setdefault(state, []).append(label)
-        return self.spread(space, starts)
+    def table(self, node: Node) -> Table:
+        """Every layout that a value can take, each with its labels, fastest first."""
+        known = self._tables.get(node)
+        if known is None:
+            known = self._tables[node] = self._spread(self.space(node), self._starts(node))
+        return known
 
-    def space(self, node: Node) -> Space:
+    def _starts(self, node: Node) -> Table:
         if isinstance(node, Leaf):
-            return Space(self, node.names, self.costs.item_bytes, node.state)
-        return Space(self, node.names, self.costs.product_bytes)
+            return {node.state: [Label(0.0, 0.0, 0.0, None)]} if self.space(node).bytes_of(node.state) else {}
+        starts: Table = {}
+        for way in node.ways:
+            for state, label in self.joins(node, way):
+                known = starts.setdefault(state, [])
+                if self.frontier or not known:
+                    known.append(label)
+                elif self._rank(label) < self._rank(known[0]):
+                    known[0] = label
+        return starts
 
-    def spread(self, space: Space, starts: Mapping[State, list[Label]]) -> dict[State, list[Label]]:
+    def _spread(self, space: Space, starts: Table) -> Table:
         """Uniform-cost search over one value's layouts."""
         count = itertools.count()
-        heap = [(label.seconds, label.peak, next(count), state, label) for state, found in starts.items() for label in found]
+        heap = [(*self._rank(label), next(count), False, state, label) for state, found in starts.items() for label in found]
         heapq.heapify(heap)
-        settled: dict[State, list[Label]] = {}
+        settled: Table = {}
         nearest: dict[State, float] = {}
+        # What is left of a program beside this value: its einsums, unless one has made the value.
+        furthest = self.bound - (self.floor if space.given is not None and self.to_go is None else 0.0)
         while heap:
-            *_, state, label = heapq.heappop(heap)
-            if not self._settles(settled, state, label):
+            *_, permuting, state, label = heapq.heappop(heap)
+            if permuting:
+                edges = space.permutes(state, () if self.frontier else settled)
+            elif self._settles(settled, state, label):
+                if self.to_go is not None and label.seconds + self.to_go[0](state) > self.bound:
+                    continue
+                edges = space.edges(state)
+                self._defer(heap, count, space, state, label)
+            else:
                 continue
-            for seconds, live, after, move in space.edges(state):
+            for seconds, live, after, move in edges:
                 total = label.seconds + seconds
-                if not self.frontier:
-                    if total > nearest.get(after, math.inf):
-                        continue
-                    nearest[after] = total
+                if total > furthest:
+                    continue
                 peak = max(label.peak, live)
+                if not self.frontier:
+                    cost = peak if self.lean else total
+                    if cost > nearest.get(after, math.inf):
+                        continue
+                    nearest[after] = cost
                 if peak <= self.budget:
                     then = Label(total, peak, space.temp_of(after), Moved(move, state, label))
-                    heapq.heappush(heap, (total, peak, next(count), after, then))
+                    heapq.heappush(heap, (*self._rank(then), next(count), False, after, then))
         return settled
 
-    def _settles(self, settled: dict[State, list[Label]], state: State, label: Label) -> bool:
+    def _rank(self, label: Label) -> tuple[float, float]:
+        """What the search goes by, least first."""
+        return (label.peak, label.seconds) if self.lean else (label.seconds, label.peak)
+
+    def _defer(self, heap: list[Any], count: Iterator[int], space: Space, state: State, label: Label) -> None:
+        """Look at a label's permutes no sooner than one of them may be next: by then most layouts are reached otherwise."""
+        if isinstance(label.link, Moved) and label.link.move.kind == "collective-permute":
+            return  # two permutes are one that costs no more
+        if sum(map(len, state[0])) > 1:
+            least = label._replace(seconds=label.seconds + space.least_permute(state))
+            heapq.heappush(heap, (*self._rank(least), next(count), True, state, label))
+
+    def _settles(self, settled: Table, state: State, label: Label) -> bool:
         """Keep a label unless one that came before, and is faster, needs no more memory."""
         known = settled.setdefault(state, [])
         if known and (not self.frontier or label.peak >= known[-1].peak):
@@ -214,104 +190,103 @@ class Search:
 
     # Joins: every local einsum that the axes allow.
 
-    def joins(self, node: Join, tables: list[dict[State, list[Label]]]) -> Iterator[tuple[State, Label]]:
-        """Every state and label that a local einsum can give, over all layouts of its operands."""
-        space = self.space(node)
-        prices: dict[tuple[int, ...], float] = {}
-        dims = tuple(dict.fromkeys(dim for child in node.children for dim in child.names))
-        places = [tuple(dims.index(dim) for dim in child.names) for child in node.children]
-        kept = tuple(dims.index(dim) for dim in node.names)
-        summed = tuple(i for i, dim in enumerate(dims) if dim not in node.names)
-        spaces = [self.space(child) for child in node.children]
-        partial = [sorted({axis for state in table for axis in state[1]}) for table in tables]
-        names = tuple(name for name, _ in self.mesh_axes)
-        for split in splits(len(dims), names):
-            extents = tuple(self.extent(axes) for axes in split)
-            sums = [axis for i in summed for axis in split[i]]
-            after_dims = tuple(split[i] for i in kept)
-            for given in self._partials(split, names, partial):
-                states = tuple((tuple(split[i] for i in at), u) for at, u in zip(places, given, strict=True))
-                found = [table.get(state) for table, state in zip(tables, states, strict=True)]
-                if not all(found):
-                    continue
-                if extents not in prices:
-                    prices[extents] = self._einsum_seconds(node, dims, extents, spaces, states, space)
-                after = (after_dims, tuple(sorted([*sums, *(axis for u in given for axis in u)])))
-                for label in self._combined(node, states, [f for f in found if f], prices[extents], space.bytes_of(after)):
-                    yield after, label
-
-    def _partials(self, split: tuple[Axes, ...], names: Axes, partial: list[list[str]]) -> Iterable[tuple[Axes, ...]]:
-        """Every way in which idle axes may be unreduced in at most one operand."""
-        if not any(partial):
-            return (((),) * len(partial),)
-        used = {axis for axes in split for axis in axes}
-        idle = [axis for axis in names if axis not in used]
-        choices = [[None, *(k for k, own in enumerate(partial) if axis in own)] for axis in idle]
-        return [
-            tuple(tuple(sorted(a for a, owner in zip(idle, owners, strict=True) if owner == k)) for k in range(len(partial)))
-            for owners in itertools.product(*choices)
-        ]
-
-    def _einsum_seconds(
-        self, node: Join, dims: tuple[str, ...], extents: tuple[int, ...], spaces: list[Space],
-        states: tuple[State, ...], space: Space,
-    ) -> float:  # fmt: skip
-        local = {dim: self.sizes[dim] // extent for dim, extent in zip(dims, extents, strict=True)}
-        flops = einsum_flops([child.names for child in node.children], node.names, local)
-        took = sum(side.bytes_of(state) for side, state in zip(spaces, states, strict=True))
-        made = space.item_bytes * math.prod(local[dim] for dim in node.names)
-        return self.costs.einsum(flops, took, made) + STEP_SECONDS
+    def joins(self, node: Join, way: tuple[Node, ...]) -> Iterator[tuple[State, Label]]:
+        """Every state and label that a local einsum of some values can give, over all their layouts."""
+        space, spaces = self.space(node), [self.space(child) for child in way]
+        sides = Sides(node.names, tuple(child.names for child in way))
+        tables, names = [self.table(child) for child in way], tuple(name for name, _ in self.ground.mesh_axes)
+        if self.scope_of is None and math.isinf(self.bound):
+            pairs = every_pair(sides, tables, names)
+        else:
+            pairs = few_pairs(sides, tables, names, sys.maxsize if self.scope_of is None else self.pairs)
+        prices: dict[Any, float] = {}
+        for (states, after), split in pairs:
+            if space.scope is not None and not space.scope.holds_all(after):
+                continue
+            made = space.bytes_of(after)
+            took = [side.bytes_of(state) for side, state in zip(spaces, states, strict=True)]
+            key = tuple(map(self.ground.extent, split))
+            seconds = prices.get(key)
+            if seconds is None:
+                local = {dim: self.sizes[dim] // extent for dim, extent in zip(sides.dims, key, strict=True)}
+                flops = sides.flops(local)
+                seconds = prices[key] = self.costs.einsum(flops, sum(took), made) + STEP_SECONDS
+            found = [table[state] for table, state in zip(tables, states, strict=True)]
+            for label in self._combined(node, way, states, found, seconds, made):
+                yield after, label
 
     def _combined(
-        self, node: Join, states: tuple[State, ...], found: list[list[Label]], seconds: float, made: float
-    ) -> Iterator[Label]:
+        self,
+        node: Join,
+        way: tuple[Node, ...],
+        states: tuple[State, ...],
+        found: list[list[Label]],
+        seconds: float,
+        made: float,
+    ) -> Iterator[Label]:  # fmt: skip
         """Labels of an einsum's result: operands are prepared one after the other, in the order that needs less."""
         for labels in itertools.product(*found):
+            self.ground.look(1)
             total = math.fsum((seconds, *(label.seconds for label in labels)))
+            if total > self.bound:
+                continue
             held = sum(label.temp for label in labels) + made
             orders = [max(labels[0].peak, labels[0].temp + label.peak) for label in labels[1:]]
             orders += [max(label.peak, label.temp + labels[0].peak) for label in labels[1:]]
             first = orders.index(min(orders)) if orders else 0
             peak = max(held, min(orders) if orders else labels[0].peak)
             if peak <= self.budget:
-                yield Label(total, peak, made, Joined(node, states, labels, first))
+                yield Label(total, peak, made, Joined(node.names, way, states, labels, first))
 
-    # Backward: from every layout of the result, the way to the wanted one.
+    # Backward: from the wanted layouts, every layout from which one can be reached.
 
-    def backward(self, space: Space, sources: Iterable[State], wanted: Iterable[State]) -> dict[State, list[Label]]:
-        """For every layout from which a wanted one can be reached: labels of the way there."""
-        into: dict[State, list[tuple[float, float, State, Move]]] = {}
-        # In the order met, never that of a set: processes that plan alone must settle ties alike.
-        seen = dict.fromkeys(sources)
-        queue = list(seen)
-        while queue:
-            state = queue.pop()
-            for seconds, live, after, move in space.edges(state):
-                into.setdefault(after, []).append((seconds, live, state, move))
-                if after not in seen:
-                    seen[after] = None
-                    queue.append(after)
+    def backward(self, space: Space, sources: Mapping[State, float], wanted: Iterable[State], enough: int) -> Table:
+        """For layouts from which a wanted one can be reached: labels of the way there.
+
+        `sources` gives the seconds in which layouts are reached. It ends when no other leads to one of the `enough` fastest
+        programs.
+        """
+        owed = dict(sources)
+        nearest_source = min(sources.values(), default=math.inf)
+        totals: list[float] = []  # those of the fastest, slowest first, negated
+        partial = tuple(sorted({axis for _, unreduced in owed for axis in unreduced}))
         count = itertools.count()
-        heap = [(0.0, 0.0, next(count), state, Label(0.0, 0.0, 0.0, None)) for state in wanted if state in seen]
-        settled: dict[State, list[Label]] = {}
+        heap = [(0.0, 0.0, next(count), False, state, Label(0.0, 0.0, 0.0, None)) for state in wanted]
+        settled: Table = {}
         nearest: dict[State, float] = {}
-        while heap:
-            *_, state, label = heapq.heappop(heap)
-            if not self._settles(settled, state, label):
+        fastest = not self.frontier and not self.lean
+        while heap and (owed or not fastest):
+            radius, *_, permuting, state, label = heapq.heappop(heap)
+            if len(totals) == enough and nearest_source + radius > -totals[0] and fastest:
+                break
+            if permuting:
+                edges = space.permutes(state, () if self.frontier else settled, backward=True)
+            elif self._settles(settled, state, label):
+                if state in owed:
+                    heapq.heappush(totals, -owed.pop(state) - label.seconds)
+                    if len(totals) > enough:
+                        heapq.heappop(totals)
+                if self.to_go is not None and label.seconds + self.to_go[1](state) > self.bound:
+                    continue
+                edges = space.into(state, partial)
+                self._defer(heap, count, space, state, label)
+            else:
                 continue
-            for seconds, live, before, move in into.get(state, ()):
+            for seconds, live, before, move in edges:
                 total = label.seconds + seconds
                 if label.link is None:  # the last move of all
                     total += self.costs.leaving(move.kind, space.bytes_of(state))
-                if not self.frontier:
-                    if total > nearest.get(before, math.inf):
-                        continue
-                    nearest[before] = total
+                if total > self.bound - (self.floor if self.to_go is None else 0.0):
+                    continue
                 peak = max(label.peak, live)
+                if not self.frontier:
+                    cost = peak if self.lean else total
+                    if cost > nearest.get(before, math.inf):
+                        continue
+                    nearest[before] = cost
                 if peak <= self.budget:
-                    heapq.heappush(
-                        heap, (total, peak, next(count), before, Label(total, peak, 0.0, Moved(move, before, label)))
-                    )
+                    then = Label(total, peak, 0.0, Moved(move, before, label))
+                    heapq.heappush(heap, (*self._rank(then), next(count), False, before, then))
         return settled
 
     def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:
@@ -324,82 +299,29 @@ class Search:
                 if rest.link is None and isinstance(label.link, Moved):
                     total += self.costs.leaving(label.link.move.kind, self.space(root).bytes_of(state))
                 found = Found(total, max(label.peak, rest.peak), state, label, rest)
-                key = label.link.states if isinstance(label.link, Joined) else state
+                key = (label.link.way, label.link.states) if isinstance(label.link, Joined) else state
                 if found.peak <= self.budget and (key not in best or found.seconds < best[key].seconds):
                     best[key] = found
         return sorted(best.values(), key=lambda found: found.seconds)
 
-    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[State, Label]], dict[State, list[Label]]]:
+    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[State, Label]], Table]:
         """Every state and label of the root's value as made, and the ways on from there."""
         if isinstance(root, Leaf):
             ways = [(state, label) for state, found in self.table(root).items() for label in found]
         else:
-            ways = list(self.joins(root, [self.table(child) for child in root.children]))
-        return ways, self.backward(self.space(root), [state for state, _ in ways], wanted)
+            ways = [each for way in root.ways for each in self.joins(root, way)]
+        sources: dict[State, float] = {}
+        for state, label in ways:
+            sources[state] = min(label.seconds, sources.get(state, math.inf))
+        return ways, self.backward(self.space(root), sources, wanted, enough_of(root))
 
     def least_memory(self, root: Node, wanted: Iterable[State]) -> float:
-        """The smallest peak of temporary bytes that any program has; needs `frontier`."""
+        """The smallest peak of temporary bytes that any program has; needs `lean`."""
         ways, onward = self._ways(root, wanted)
         peaks = (max(label.peak, rest.peak) for state, label in ways for rest in onward.get(state, ()))
         return min(peaks, default=math.inf)
 
 
-def trees(operands: list[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], mesh: Mesh) -> Iterator[Node]:
-    """The orders in which to multiply: every one where that is cheap, else the one that opt_einsum finds."""
-    if len(operands) == 1:
-        yield operands[0] if operands[0].names == result else Join((operands[0],), result)
-        return
-    dims = len({dim for leaf in operands for dim in leaf.names})
-    axes = tuple(name for name, size in mesh.axes if size > 1)
-    if len(operands) <= 2 or (len(operands) <= 4 and len(splits(dims, axes)) <= 400):
-        for nodes in _summed_first(operands, result):
-            yield from _all_trees(nodes, result)
-    else:
-        yield _opt_einsum_tree(operands, result, sizes)
-
-
-def _summed_first(operands: list[Leaf], result: tuple[str, ...]) -> Iterator[list[Node]]:
-    """The operands as given, and with the dimensions that one alone has summed before anything else, in all ways."""
-    choices: list[list[Node]] = []
-    for index, leaf in enumerate(operands):
-        kept = _needed([leaf], [other for at, other in enumerate(operands) if at != index], result)
-        choices.append([leaf] if kept == leaf.names else [leaf, Join((leaf,), kept)])
-    yield from map(list, itertools.product(*choices))
-
-
-def _needed(chosen: Iterable[Node], others: Iterable[Node], result: tuple[str, ...]) -> tuple[str, ...]:
-    outside = {dim for node in others for dim in node.names} | set(result)
-    return tuple(dict.fromkeys(dim for node in chosen for dim in node.names if dim in outside))
-
-
-def _all_trees(nodes: list[Any], result: tuple[str, ...]) -> Iterator[Node]:
-    if len(nodes) == 2:
-        yield Join(tuple(nodes), result)
-        return
-    seen = set()
-    for i, j in itertools.combinations(range(len(nodes)), 2):
-        pair = (nodes[i], nodes[j])
-        others = [node for k, node in enumerate(nodes) if k not in (i, j)]
-        for tree in _all_trees([Join(pair, _needed(pair, others, result)), *others], result):
-            if tree not in seen:
-                seen.add(tree)
-                yield tree
-
-
-def _opt_einsum_tree(operands: list[Leaf], result: tuple[str, ...], sizes: Mapping[str, int]) -> Node:
-    import opt_einsum  # JAX depends on it; only many operands need it
-
-    symbol = {dim: opt_einsum.get_symbol(i) for i, dim in enumerate(sizes)}
-    terms = ",".join("".join(symbol[dim] for dim in leaf.names) for leaf in operands)
-    shapes = [tuple(sizes[dim] for dim in leaf.names) for leaf in operands]
-    path, _ = opt_einsum.contract_path(f"{terms}->{''.join(symbol[d] for d in result)}", *shapes, shapes=True)
-    nodes: list[Any] = list(operands)
-    for chosen in path:
-        picked = [nodes[i] for i in chosen]
-        nodes = [node for i, node in enumerate(nodes) if i not in chosen]
-        while len(picked) > 1:
-            pair = (picked.pop(0), picked.pop(0))
-            rest = [*picked, *nodes]
-            picked.insert(0, Join(pair, _needed(pair, rest, result) if rest else result))
-        nodes.append(picked[0])
-    return nodes[0]
+def enough_of(root: Node) -> int:
+    """How many of what a search finds are sure to hold the first programs."""
+    return ENOUGH * (LONGEST if isinstance(root, Leaf) else 1)

@@ -1,0 +1,67 @@
+"""What no change of layout is faster than: the bytes that a device lacks, over all the links that it has."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+
+from shardwise.chips import Memory, Switch, Torus
+from shardwise.chips.links import torus_routes
+from shardwise.layout import Axes
+from shardwise.mesh import Mesh, flat_index
+from shardwise.planning.graph import State
+from shardwise.planning.prices import Costs
+
+
+def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...], before: State, after: State) -> float:
+    """Seconds that no program from one layout to another is faster than.
+
+    However it goes, some device must receive what it has not of its part of the result; and no collective brings a device
+    more bytes a second than all its links do. Where summands are added up, it has nothing of its part yet: every
+    element needs at least one summand of another device.
+
+    >>> from shardwise.chips import hardware
+    >>> costs = Costs(hardware("h100"), Mesh.parse("x=8"), "bfloat16")
+    >>> one, all_ = ((("x",),), ()), (((),), ())
+    >>> gathered = costs.collective("all-gather", ("x",), 2**27, 2**30)
+    >>> moving_floor(costs, {"I": 2**29}, ("I",), one, all_) == gathered
+    True
+    """
+    mesh = costs.mesh
+    if mesh.size == 1:
+        return 0.0
+    part = costs.item_bytes * math.prod(sizes[name] // mesh.extent(axes) for name, axes in zip(names, after[0], strict=True))
+    if set(before[1]) - set(after[1]):
+        return part / _most_bytes_per_s(costs)
+    shares = [_shares(mesh, old, new) for old, new in zip(before[0], after[0], strict=True) if old]
+    have = min((math.prod(each) for each in zip(*shares, strict=True)), default=1.0)
+    return part * (1.0 - have) / _most_bytes_per_s(costs)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shares(mesh: Mesh, old: Axes, new: Axes) -> tuple[float, ...]:
+    """The share of its new part of one dimension that lies in its old part, for each device at a corner of the mesh.
+
+    These stand for all: whichever of them lacks most, it must receive that.
+    """
+    one, other = 1 / mesh.extent(old), 1 / mesh.extent(new)
+    found = []
+    for place in itertools.product(*({0, size - 1} for _, size in mesh.axes)):
+        coordinate = dict(zip(mesh.names, place, strict=True))
+        start, begin = flat_index(coordinate, old, mesh) * one, flat_index(coordinate, new, mesh) * other
+        found.append(max(0.0, min(start + one, begin + other) - max(start, begin)) / other)
+    return tuple(found)
+
+
+def _most_bytes_per_s(costs: Costs) -> float:
+    """What a device can receive at most over all its links together."""
+    match costs.hardware.links:
+        case Torus() as torus:
+            routes = costs.routes or torus_routes(torus, costs.mesh, costs.hardware.devices_per_chip)
+            return sum(route.bytes_per_s for route in routes.values())
+        case Switch() as switch:
+            return max(switch.bytes_per_s.value, switch.node_bytes_per_s.value)
+        case Memory() as memory:
+            return max(memory.bytes_per_s.value, memory.fresh_bytes_per_s.value) / costs.mesh.size

@@ -1,0 +1,99 @@
+"""Which layouts of values go together into a local einsum: axes agree on what values share, and none is used twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.layout import Axes, splits
+from shardwise.planning.graph import State
+from shardwise.planning.prices import einsum_flops
+
+Pair = tuple[tuple[State, ...], State]  # the layouts of the values, and that of what they make
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The dimensions of an einsum's values and of what it makes, by name and by position."""
+
+    made: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
+    dims: tuple[str, ...] = field(init=False)
+    places: tuple[tuple[int, ...], ...] = field(init=False)
+    kept: tuple[int, ...] = field(init=False)
+    summed: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        dims = tuple(dict.fromkeys(dim for names in self.names for dim in names))
+        object.__setattr__(self, "dims", dims)
+        object.__setattr__(self, "places", tuple(tuple(dims.index(dim) for dim in names) for names in self.names))
+        object.__setattr__(self, "kept", tuple(dims.index(dim) for dim in self.made))
+        object.__setattr__(self, "summed", tuple(i for i, dim in enumerate(dims) if dim not in self.made))
+
+    def after(self, split: Sequence[Axes], unreduced: Iterable[Axes]) -> State:
+        """What a local einsum makes of dimensions that are split so, and of values that are unreduced over axes."""
+        sums = [axis for i in self.summed for axis in split[i]]
+        return tuple([split[i] for i in self.kept]), tuple(sorted([*sums, *(axis for axes in unreduced for axis in axes)]))
+
+    def flops(self, local: Mapping[str, int]) -> float:
+        return einsum_flops(self.names, self.made, local)
+
+
+def every_pair(sides: Sides, tables: Sequence[Mapping[State, Any]], axes: Axes) -> Iterator[tuple[Pair, tuple[Axes, ...]]]:
+    """Every choice of layouts that go together, with what they make, and how each dimension is split."""
+    partial = [sorted({axis for state in table for axis in state[1]}) for table in tables]
+    for split in splits(len(sides.dims), axes):
+        parts = [tuple([split[i] for i in at]) for at in sides.places]
+        for given in _partials(split, axes, partial):
+            states = tuple(zip(parts, given, strict=True))
+            if all(state in table for table, state in zip(tables, states, strict=True)):
+                yield (states, sides.after(split, given)), split
+
+
+def _partials(split: tuple[Axes, ...], names: Axes, partial: list[list[str]]) -> Iterable[tuple[Axes, ...]]:
+    """Every way in which idle axes may be unreduced in at most one operand."""
+    if not any(partial):
+        return (((),) * len(partial),)
+    used = {axis for axes in split for axis in axes}
+    idle = [axis for axis in names if axis not in used]
+    choices = [[None, *(k for k, own in enumerate(partial) if axis in own)] for axis in idle]
+    return [
+        tuple(tuple(sorted(a for a, owner in zip(idle, owners, strict=True) if owner == k)) for k in range(len(partial)))
+        for owners in itertools.product(*choices)
+    ]
+
+
+def few_pairs(
+    sides: Sides, tables: Sequence[Mapping[State, Any]], axes: Axes, most: int
+) -> Iterator[tuple[Pair, tuple[Axes, ...]]]:
+    """Choices of layouts that go together, of tables that list the fastest first: not those of two that are both late.
+
+    The n-th layout of one value meets `most` / n of the other.
+    """
+    if len(tables) == 1:
+        for state in tables[0]:
+            yield ((state,), sides.after(state[0], [state[1]])), state[0]
+        return
+    left, right = sides.places
+    shared = [dim for dim in left if dim in right]
+    fresh = [right.index(dim) for dim in range(len(left), len(sides.dims))]
+    at_left, at_right = [left.index(dim) for dim in shared], [right.index(dim) for dim in shared]
+    bit = {axis: 1 << n for n, axis in enumerate(axes)}
+    meeting: dict[tuple[Axes, ...], list[tuple[int, State]]] = {}
+    for state in tables[1]:
+        mask = _mask(bit, [*(state[0][i] for i in fresh), state[1]])
+        meeting.setdefault(tuple([state[0][i] for i in at_right]), []).append((mask, state))
+    alone = [i for i in range(len(left)) if i not in at_left]
+    for number, state in enumerate(tables[0], 1):
+        mask = _mask(bit, [*(state[0][i] for i in alone), state[1]])
+        found = meeting.get(tuple([state[0][i] for i in at_left]), ())
+        fitting = (other for theirs, other in found if not mask & theirs)
+        for other in itertools.islice(fitting, max(1, most // number)):
+            split = (*state[0], *(other[0][i] for i in fresh))
+            yield ((state, other), sides.after(split, (state[1], other[1]))), split
+
+
+def _mask(bit: Mapping[str, int], used: Iterable[Axes]) -> int:
+    return sum(bit[axis] for axes in used for axis in axes)

@@ -1,0 +1,197 @@
+"""In which orders operands may be multiplied: every value on the way, with all the ways to make it.
+
+Values are shared: what several orders make on their way is one value, and is searched once.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.planning.graph import State
+from shardwise.planning.prices import Costs, einsum_flops
+
+SEVERAL = 9  # less the number of operands: orders that are kept for every set of them, where not all are searched
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """An operand as the caller gives it."""
+
+    index: int
+    names: tuple[str, ...]
+    state: State
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Join:
+    """What a local einsum of one or two values makes; `ways` lists all of them that make it."""
+
+    names: tuple[str, ...]
+    ways: tuple[tuple[Node, ...], ...]
+
+
+Node = Leaf | Join
+
+
+def values(root: Node) -> list[Node]:
+    """All values on the way to one, each once, the ones that others are made of first."""
+    found: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node not in found:
+            for child in itertools.chain.from_iterable(node.ways if isinstance(node, Join) else ()):
+                visit(child)
+            found[node] = None
+
+    visit(root)
+    return list(found)
+
+
+def all_orders(operands: Sequence[Leaf], result: tuple[str, ...]) -> Node:
+    """Every order in which to multiply, two values at a time; what one operand alone has may be summed before."""
+    if len(operands) == 1:
+        return operands[0] if operands[0].names == result else Join(result, ((operands[0],),))
+    whole = frozenset(range(len(operands)))
+    made: dict[frozenset[int], list[Node]] = {}
+    for at, leaf in enumerate(operands):
+        kept = _needed([leaf], [other for other in operands if other is not leaf], result)
+        made[frozenset({at})] = [leaf] if kept == leaf.names else [leaf, Join(kept, ((leaf,),))]
+    for size in range(2, len(operands)):
+        for chosen in map(frozenset, itertools.combinations(range(len(operands)), size)):
+            others = [leaf for at, leaf in enumerate(operands) if at not in chosen]
+            ways: dict[tuple[str, ...], list[tuple[Node, ...]]] = {}
+            for pair in _pairs(chosen, made):
+                ways.setdefault(_needed(pair, others, result), []).append(pair)
+            made[chosen] = [Join(names, tuple(found)) for names, found in ways.items()]
+    return Join(result, tuple(_pairs(whole, made)))
+
+
+def _pairs(chosen: frozenset[int], made: Mapping[frozenset[int], list[Node]]) -> Iterator[tuple[Node, ...]]:
+    """Every two values of which one of some operands is made; products stand before operands, then by their first operand."""
+    for left, right in _halves(chosen):
+        yield from itertools.product(made[left], made[right])
+
+
+def _halves(chosen: frozenset[int]) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
+    first, *rest = sorted(chosen)
+    for count in range(len(rest)):
+        for others in itertools.combinations(rest, count):
+            half = frozenset({first, *others})
+            left, right = half, chosen - half
+            yield (right, left) if len(left) == 1 < len(right) else (left, right)
+
+
+def _needed(chosen: Iterable[Node], others: Iterable[Node], result: tuple[str, ...]) -> tuple[str, ...]:
+    outside = {dim for node in others for dim in node.names} | set(result)
+    return tuple(dict.fromkeys(dim for node in chosen for dim in node.names if dim in outside))
+
+
+# Where there are too many orders: the few that are cheapest if nothing had to be moved.
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A way to make the product of some operands: its seconds, its dimensions, and the two it is made of."""
+
+    seconds: float
+    names: tuple[str, ...]
+    halves: tuple[_Order, ...]
+    leaf: Leaf | None = None
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The operands in it."""
+        return frozenset({self.leaf.index}) if self.leaf else frozenset[int]().union(*(half.members for half in self.halves))
+
+
+def few_orders(operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], costs: Costs) -> Node:
+    """The orders that take least if every product were split over all devices and nothing moved.
+
+    Dynamic programming over the sets of operands; each keeps its first few.
+    """
+    if len(operands) < 3:
+        return all_orders(operands, result)
+    several = max(2, SEVERAL - len(operands))
+    price = functools.cache(lambda sides, names: einsum_floor(sides, names, sizes, costs))
+    best: dict[frozenset[int], list[_Order]] = {}
+    for at, leaf in enumerate(operands):
+        kept = _needed([leaf], [other for other in operands if other is not leaf], result)
+        given = _Order(0.0, leaf.names, (), leaf)
+        best[frozenset({at})] = [given] if kept == leaf.names else [given, _order((given,), kept, price)]
+    for size in range(2, len(operands) + 1):
+        for chosen in map(frozenset, itertools.combinations(range(len(operands)), size)):
+            others = [leaf for at, leaf in enumerate(operands) if at not in chosen]
+            found = []
+            for left, right in _halves(chosen):
+                for pair in itertools.product(best[left], best[right]):
+                    names = _ordered(pair, others, result, sizes) if others else result
+                    found.append(_order(pair, names, price))
+            best[chosen] = sorted(found, key=lambda order: order.seconds)[:several]
+    return _node_of(best[frozenset(range(len(operands)))])
+
+
+def _order(halves: tuple[_Order, ...], names: tuple[str, ...], price: Callable[[Any, Any], float]) -> _Order:
+    seconds = price(tuple(half.names for half in halves), names)
+    return _Order(math.fsum((seconds, *(half.seconds for half in halves))), names, halves)
+
+
+def _ordered(
+    pair: tuple[_Order, ...], others: Iterable[Leaf], result: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[str, ...]:
+    """The dimensions of a product, in one order however it is made: then orders share it."""
+    outside = {dim for leaf in others for dim in leaf.names} | set(result)
+    kept = {dim for half in pair for dim in half.names} & outside
+    return tuple(dim for dim in sizes if dim in kept)
+
+
+def _node_of(orders: list[_Order]) -> Node:
+    """The values that some orders make, each with the ways in which they make it."""
+    ways: dict[tuple[frozenset[int], tuple[str, ...]], dict[tuple[_Order, ...], None]] = {}
+    made: dict[tuple[frozenset[int], tuple[str, ...]], Join] = {}
+
+    def collect(order: _Order) -> None:
+        for half in order.halves:
+            collect(half)
+        if order.leaf is None:
+            ways.setdefault((order.members, order.names), {})[order.halves] = None
+
+    def node(order: _Order) -> Node:
+        if order.leaf is not None:
+            return order.leaf
+        key = (order.members, order.names)
+        if key not in made:
+            pairs = dict.fromkeys(tuple(node(half) for half in halves) for halves in ways[key])
+            made[key] = Join(order.names, tuple(pairs))
+        return made[key]
+
+    for order in orders:
+        collect(order)
+    return node(orders[0])
+
+
+def einsum_floor(operands: Sequence[tuple[str, ...]], names: tuple[str, ...], sizes: Mapping[str, int], costs: Costs) -> float:
+    """What no split of an einsum is faster than: the whole of it, evenly over all devices."""
+    devices = costs.mesh.size
+    took = costs.item_bytes * sum(math.prod(sizes[dim] for dim in each) for each in operands)
+    took = min(took, took * costs.product_bytes / costs.item_bytes)  # an operand may be a product
+    made = costs.product_bytes * math.prod(sizes[dim] for dim in names)
+    return costs.einsum(einsum_flops(operands, names, sizes) / devices, took / devices, made / devices)
+
+
+def floor_of(root: Node, sizes: Mapping[str, int], costs: Costs) -> float:
+    """What no program is faster than: its einsums in the cheapest order, if nothing had to be moved."""
+    known: dict[Node, float] = {}
+    for node in values(root):
+        if isinstance(node, Leaf):
+            known[node] = 0.0
+        else:
+            known[node] = min(
+                einsum_floor([child.names for child in way], node.names, sizes, costs) + sum(known[child] for child in way)
+                for way in node.ways
+            )
+    return known[root]

@@ -1,0 +1,163 @@
+"""The layouts of one value: their bytes, and the priced moves between them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.layout import Axes
+from shardwise.planning.graph import Move, Scope, State, arrangements, moves, moves_into, permute
+from shardwise.planning.prices import Costs, turned_bytes
+
+# Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
+# byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
+STEP_SECONDS = 1e-15
+
+Edge = tuple[float, float, State, Move]  # seconds, live temporary bytes, the state on the other side, the move
+
+
+class TooMany(Exception):
+    """A search has looked at as many moves and einsums as it may, and is not done."""
+
+
+@dataclass(slots=True)
+class Ground:
+    """What all values of a search share: sizes, prices, and the count of what is looked at; it may be so much at `most`."""
+
+    costs: Costs
+    sizes: Mapping[str, int]
+    most: float = math.inf
+    looked: int = 0
+    mesh_axes: tuple[tuple[str, int], ...] = ()
+    couples: tuple[Axes, ...] = ()  # of axes: what a permute moves at least
+    _extents: dict[Axes, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mesh_axes = tuple((name, size) for name, size in self.costs.mesh.axes if size > 1)
+        self.couples = tuple(itertools.combinations((name for name, _ in self.mesh_axes), 2))
+
+    def look(self, count: int) -> None:
+        """Count moves and einsums that are looked at.
+
+        Raises:
+            TooMany: there were more than there may be.
+        """
+        self.looked += count
+        if self.looked > self.most:
+            raise TooMany
+
+    def extent(self, axes: Axes) -> int:
+        known = self._extents.get(axes)
+        if known is None:
+            known = self._extents[axes] = self.costs.mesh.extent(axes)
+        return known
+
+    def move_seconds(self, move: Move, took: float, made: float) -> float:
+        """Seconds of a move; it depends on the shard's bytes and on `Move.price` alone."""
+        if move.kind == "slice":
+            return self.costs.slice(made) + STEP_SECONDS
+        turned = turned_bytes(move.kind, move.dim, move.target, took, made)
+        return self.costs.collective(move.kind, move.axes, took, made, turned) + STEP_SECONDS
+
+
+@dataclass(slots=True)
+class Space:
+    """The layouts of one value: their bytes, which are legal for its sizes, and the priced moves between them."""
+
+    ground: Ground
+    names: tuple[str, ...]
+    item_bytes: int
+    given: State | None = None
+    scope: Scope | None = None
+    _edges: dict[State, list[Edge]] = field(default_factory=dict)
+    _bytes: dict[State, float] = field(default_factory=dict)
+    _least: dict[float, float] = field(default_factory=dict)
+    _prices: dict[float, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes, then Move.price
+
+    def bytes_of(self, state: State) -> float:
+        """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
+        known = self._bytes.get(state)
+        if known is None:
+            known = float(self.item_bytes)
+            for name, axes in zip(self.names, state[0], strict=True):
+                if axes:
+                    whole, rest = divmod(self.ground.sizes[name], self.ground.extent(axes))
+                    known *= 0 if rest else whole
+                else:
+                    known *= self.ground.sizes[name]
+            self._bytes[state] = known
+        return known
+
+    def temp_of(self, state: State) -> float:
+        """Bytes that a shard in this layout takes beyond the inputs, which the caller holds anyway."""
+        return 0.0 if state == self.given else self.bytes_of(state)
+
+    def edges(self, state: State) -> list[Edge]:
+        """Legal moves from a state but permutes, and the states that they lead to."""
+        known = self._edges.get(state)
+        if known is None:
+            known = self._edges[state] = self._priced(state, moves(state, self.ground.mesh_axes, self.scope))
+        return known
+
+    def _priced(self, state: State, found: Iterable[Move]) -> list[Edge]:
+        took, held = self.bytes_of(state), self.temp_of(state)
+        prices, sizes = self._prices.setdefault(took, {}), self._bytes
+        edges: list[Edge] = []
+        for move in found:
+            after, price = move.after, move.price
+            made = sizes.get(after)
+            if made is None:
+                made = self.bytes_of(after)
+            if made:
+                seconds = prices.get(price)
+                if seconds is None:
+                    seconds = prices[price] = self.ground.move_seconds(move, took, made)
+                edges.append((seconds, held + made, after, move))
+        self.ground.look(len(edges))
+        return edges
+
+    def into(self, state: State, partial: Axes) -> Iterator[Edge]:
+        """Legal moves that lead to a state but permutes, and the states that they leave, unreduced over axes of `partial`."""
+        made, sizes, looked = self.bytes_of(state), self._bytes, 0
+        for move, before in moves_into(state, self.ground.mesh_axes, self.scope, partial):
+            took = sizes.get(before)
+            if took is None:
+                took = self.bytes_of(before)
+            if took:
+                prices = self._prices.setdefault(took, {})
+                seconds = prices.get(move.price)
+                if seconds is None:
+                    seconds = prices[move.price] = self.ground.move_seconds(move, took, made)
+                looked += 1
+                yield seconds, self.temp_of(before) + made, before, move
+        self.ground.look(looked)
+
+    def permutes(self, state: State, known: Container[State], backward: bool = False) -> Iterator[Edge]:
+        """Permutes from a state, or into one, and the states on the other side, but those that are known."""
+        bytes_, unreduced = self.bytes_of(state), state[1]
+        prices, looked = self._prices.setdefault(bytes_, {}), 0
+        for dims in arrangements(state, self.ground.mesh_axes, self.scope):
+            other = (dims, unreduced)
+            if other in known or dims == state[0]:
+                continue
+            before, after = (dims, state) if backward else (state[0], other)
+            move = permute(before, after, self.ground.mesh_axes)
+            seconds = prices.get(move.price)
+            if seconds is None:
+                seconds = prices[move.price] = self.ground.move_seconds(move, bytes_, bytes_)
+            looked += 1
+            yield seconds, self.temp_of(other if backward else state) + bytes_, other, move
+        self.ground.look(looked)
+
+    def least_permute(self, state: State) -> float:
+        """Seconds that no permute from a state is faster than."""
+        bytes_ = self.bytes_of(state)
+        known = self._least.get(bytes_)
+        if known is None:
+            price, couples = self.ground.costs.collective, self.ground.couples
+            known = min((price("collective-permute", axes, bytes_, bytes_) for axes in couples), default=0.0)
+            self._least[bytes_] = known
+        return known

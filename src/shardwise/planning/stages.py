@@ -1,0 +1,265 @@
+"""The programs of one stage, from operands to one result: searched for, and written down.
+
+All programs are searched where that takes little. Else a narrow search looks at the layouts that are worth it, and a second
+one at all that may be part of a program faster than what it found: where that comes to its end, the best is the best of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from shardwise.errors import PlanError
+from shardwise.layout import Axes, splits
+from shardwise.notation import Operand
+from shardwise.planning.bounds import moving_floor
+from shardwise.planning.graph import Scope, State, state_of
+from shardwise.planning.orders import Join, Leaf, Node, all_orders, few_orders, floor_of, values
+from shardwise.planning.prices import Costs
+from shardwise.planning.problem import Problem, costs_of
+from shardwise.planning.scopes import looks_in_all, places_of, scopes_of
+from shardwise.planning.search import Found, Search, enough_of
+from shardwise.planning.spaces import TooMany
+from shardwise.planning.writing import passes, unique, write
+from shardwise.program import Program
+
+ALL_ORDERS = 4  # operands that are multiplied in every order
+AT_ONCE = 8_000  # looks, at moves and einsums, that a search of all layouts may take
+PAIR_AT_ONCE = 30_000  # where a bound hardly helps: two operands meet in one einsum, from which all are a few cheap slices away
+BOUNDED = 90_000  # and one of all that may be part of something faster than what was found
+NARROW, WIDER = 300, 1200  # layouts of all values together
+LIMITED = 3  # times as long takes a look under a memory limit, where layouts have several labels
+PAIRS = 5000  # of layouts that go together into einsums, of all einsums together
+MOST_LOOKS = 100_000
+WIDER_AFTER = 20_000  # looks a search of some layouts took too long for one of more
+LAST_LOOKS = 30_000  # of these are left for a search of some layouts, where that of all comes to no end
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a stage's search found, cheapest first, for the value it leads to; and whether nothing faster was left out.
+
+    No program takes less than `floor_seconds`.
+    """
+
+    root: Node
+    found: list[Found]
+    whole: bool
+    floor_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a problem: its operands, what they are to make, and the bytes that temporaries may take."""
+
+    task: Problem
+    operands: tuple[Operand, ...]
+    result: Operand
+    costs: Costs
+    budget: float
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        return [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(self.operands)]
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The sizes of the dimensions that the stage has."""
+        return {dim: self.task.sizes[dim] for operand in self.operands for dim in operand.dims}
+
+
+def stage_of(task: Problem, operands: tuple[Operand, ...], result: Operand) -> Stage:
+    costs = costs_of(task)
+    budget = math.inf if task.memory_limit is None else task.memory_limit - inputs_bytes(task, operands, costs)
+    return Stage(task, operands, result, costs, budget)
+
+
+def inputs_bytes(task: Problem, operands: Iterable[Operand], costs: Costs) -> float:
+    return sum(costs.item_bytes * math.prod(operand.layout.shard_shape(task.sizes, task.mesh)) for operand in operands)
+
+
+def searched(stage: Stage) -> Searched:
+    """The programs of a stage: all that there are, or the best of those worth looking at.
+
+    Raises:
+        PlanError: there is none, or none that fits in the memory limit.
+    """
+    leaves = stage.leaves
+    root = all_orders(leaves, stage.result.dims) if len(leaves) <= ALL_ORDERS else None
+    looks = math.inf if root is None else looks_in_all(root, stage.task.mesh)
+    looks *= (1 if stage.task.memory_limit is None else LIMITED) * (1 + len(stage.task.equation.via))  # stages share the time
+    if root is not None and looks <= (AT_ONCE if len(leaves) != 2 else PAIR_AT_ONCE):
+        with contextlib.suppress(TooMany):
+            search = _search(stage, root, None, math.inf, MOST_LOOKS)
+            found = search.candidates(root, wanted_states(stage.result, stage.task))
+            if not found:
+                _fail(stage, root, None)
+            return Searched(root, found, True, search.floor)
+    return _widening(stage, leaves, root if looks <= BOUNDED else None)
+
+
+def _search(
+    stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None, bound: float, most: float, lean: bool = False
+) -> Search:
+    frontier = stage.task.memory_limit is not None and scopes is None and not lean
+    joins = sum(len(node.ways) for node in values(root) if isinstance(node, Join))
+    return Search(
+        stage.costs, stage.task.sizes, stage.budget, frontier, lean, bound, _floor(stage, root),
+        _to_go(stage, root), None if scopes is None else scopes.__getitem__, PAIRS // max(1, joins), most,
+    )  # fmt: skip
+
+
+def _widening(stage: Stage, leaves: list[Leaf], every: Node | None) -> Searched:
+    """Searches of more and more layouts, each for what may be faster than the programs found before."""
+    few = few_orders(leaves, stage.result.dims, stage.dims, stage.costs)
+    narrow = _scopes(stage, few, NARROW)
+    found, looks = _candidates(stage, few, narrow, [], 0)
+    if every is not None:
+        with contextlib.suppress(TooMany):
+            first, _ = _candidates(stage, every, None, found, looks)
+            if first:
+                return Searched(every, first, True, _floor(stage, few))
+        looks = MOST_LOOKS - LAST_LOOKS
+    if not found or looks <= WIDER_AFTER or every is not None:
+        wider = _scopes(stage, few, WIDER // (1 + len(stage.task.equation.via)))
+        if any(wider[node].sequences != narrow[node].sequences for node in wider):
+            with contextlib.suppress(TooMany):
+                more, _ = _candidates(stage, few, wider, found, looks)
+                found = sorted([*more, *found], key=lambda each: each.seconds)
+    if not found and stage.task.memory_limit is not None:
+        found, _ = _candidates(stage, few, narrow, [], 0, lean=True)
+    if not found:
+        _fail(stage, few, narrow)
+    return Searched(few, found, False, _floor(stage, few))
+
+
+def _candidates(
+    stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None, found: list[Found], looks: int, lean: bool = False
+) -> tuple[list[Found], int]:
+    """What a search finds that may be among the first, given those found before; and how much was looked at in all.
+
+    Raises:
+        TooMany: it looks at more than is left.
+    """
+    search = _search(stage, root, scopes, _bound(root, found), MOST_LOOKS - looks if found else math.inf, lean)
+    more = search.candidates(root, wanted_states(stage.result, stage.task, None if scopes is None else scopes[root]))
+    return more, looks + search.ground.looked
+
+
+def _scopes(stage: Stage, root: Node, most: int) -> dict[Node, Scope]:
+    wanted = state_of(stage.result.layout)
+    arrays = [(operand.dims, state_of(operand.layout)) for operand in (stage.result, *_largest_first(stage))]
+    places = places_of(arrays, stage.result.dims, sorted(stage.result.free), stage.dims, stage.task.mesh)
+    return scopes_of(root, places, wanted, most)
+
+
+def _bound(root: Node, found: list[Found]) -> float:
+    """What a program must not take longer than to be one of the first."""
+    enough = enough_of(root)
+    return found[enough - 1].seconds * (1 + 1e-9) if len(found) >= enough else math.inf
+
+
+def _largest_first(stage: Stage) -> list[Operand]:
+    sizes = stage.task.sizes
+    return sorted(stage.operands, key=lambda operand: -math.prod(sizes[dim] for dim in operand.dims))
+
+
+def _to_go(stage: Stage, root: Node) -> tuple[Callable[[State], float], Callable[[State], float]] | None:
+    """Where one array changes its layout: what is left from a state at least, and what it took to come there at least."""
+    if not isinstance(root, Leaf) or stage.result.free:
+        return None
+    costs, sizes, end = stage.costs, stage.task.sizes, state_of(stage.result.layout)
+    return (
+        lambda state: moving_floor(costs, sizes, root.names, state, end),
+        lambda state: moving_floor(costs, sizes, root.names, root.state, state),
+    )
+
+
+def _floor(stage: Stage, root: Node) -> float:
+    """What no program is faster than, whether transfers hide behind products or not."""
+    if isinstance(root, Leaf) and not stage.result.free:
+        return moving_floor(stage.costs, stage.task.sizes, root.names, root.state, state_of(stage.result.layout))
+    return floor_of(root, stage.task.sizes, stage.costs)
+
+
+def _largest_first(stage: Stage) -> list[Operand]:
+    sizes = stage.task.sizes
+    return sorted(stage.operands, key=lambda operand: -math.prod(sizes[dim] for dim in operand.dims))
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """The programs of a stage, cheapest first; whether the first is the best of all, and what none is faster than."""
+
+    found: tuple[Program, ...]
+    whole: bool
+    floor_seconds: float
+
+
+def programs_of(task: Problem, operands: tuple[Operand, ...], result: Operand, most: int) -> Programs:
+    """The programs from operands to a result.
+
+    Raises:
+        PlanError: there is none, or none that fits in the memory limit.
+    """
+    made = searched(stage_of(task, operands, result))
+    names = unique([operand.name for operand in operands])
+    programs: dict[Program, None] = {}
+    passed: set[tuple[object, ...]] = set()
+    for each in made.found:
+        path = passes(each)
+        if path not in passed:  # one that is found by way of several layouts is written once
+            passed.add(path)
+            programs.setdefault(write(each, made.root, operands, names, result, task.mesh))
+        if len(programs) == most:
+            break
+    return Programs(tuple(programs), made.whole, made.floor_seconds)
+
+
+def wanted_states(result: Operand, task: Problem, scope: Scope | None = None) -> list[State]:
+    """The layouts that the result may end in: the one written, or all that agree with it where it says `_?`."""
+    state = state_of(result.layout)
+    if not result.free:
+        return [state]
+    idle = tuple(
+        name for name, size in task.mesh.axes if size > 1 and name not in {*result.layout.axes, *result.layout.unreduced}
+    )
+    return [
+        (dims, state[1])
+        for dims in _free_dims(result, state, idle, scope)
+        if all(task.sizes[d] % task.mesh.extent(a) == 0 for d, a in zip(result.dims, dims, strict=True))
+    ]
+
+
+def _free_dims(result: Operand, state: State, idle: Axes, scope: Scope | None) -> Iterator[tuple[Axes, ...]]:
+    free = [i for i, dim in enumerate(result.dims) if dim in result.free]
+    given = None if scope is None else Scope(tuple(scope.sequences[i] for i in free))
+    for split in splits(len(free), idle) if given is None else given.splits(idle):
+        dims = list(state[0])
+        for i, axes in zip(free, split, strict=True):
+            dims[i] = axes
+        yield tuple(dims)
+
+
+def _fail(stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None) -> NoReturn:
+    task, result = stage.task, stage.result
+    if task.memory_limit is not None:
+        free, most = dataclasses.replace(stage, budget=math.inf), MOST_LOOKS if scopes is None else math.inf
+        search = _search(free, root, scopes, math.inf, most, lean=True)
+        least = search.least_memory(root, wanted_states(result, task, None if scopes is None else scopes[root]))
+        if math.isfinite(least):
+            onward = f" as far as {result}" if task.equation.via else ""
+            inputs = inputs_bytes(task, stage.operands, stage.costs)
+            would = "the least that would do is" if scopes is None else "not all were searched, and of these one would do with"
+            raise PlanError(
+                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device{onward}: {would} "
+                f"{inputs + least:,.0f} bytes (the inputs alone are {inputs:,.0f})"
+            )
+    why = ""
+    if result.layout.unreduced:
+        why = ": partial sums come only from a sum over a dimension that is split; ask for the result without {U...}"
+    raise PlanError(f"no program leads to {result}{why}")
