@@ -181,11 +181,11 @@ def rehearsed(plan: Any, on: str, name: str = "") -> Any:
     import jax
 
     from shardwise.compiled import compiling
-    from shardwise.compiled.targets.devices import mesh_of
+    from shardwise.compiled.targets.devices import target_mesh
 
     task = plan.task
     start([Made(str(task.equation), on=on)])
-    mesh = mesh_of(on, str(task.mesh))
+    mesh = target_mesh(on, task.mesh)
     structs = [
         jax.ShapeDtypeStruct(
             tuple(task.sizes[dim] for dim in operand.dims), jax.numpy.dtype(task.dtype),

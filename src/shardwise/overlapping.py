@@ -84,14 +84,14 @@ def measured(case: Case) -> Row:
     """Plan a case and confirm the plan, and compile what it is compared with."""
     from shardwise.compiled.compiling import rehearse
     from shardwise.compiled.confirming import rehearsed, tried
-    from shardwise.compiled.targets.devices import mesh_of
+    from shardwise.compiled.targets.devices import target_mesh
     from shardwise.measure import rivals
 
     topology = Topology.parse(case.target)
     equation = overlap.KINDS[case.kind]
     plan = _planned(equation, case.sizes, topology)
     task, plains = plan.task, _planned(equation, case.sizes, topology, overlap=False).candidates
-    mesh = rivals.on_auto(mesh_of(topology, task.mesh))
+    mesh = rivals.on_auto(target_mesh(topology, task.mesh))
     args = rivals.shapes(task.equation.operands, case.sizes, mesh)
     own = ran(rehearse(rivals.own(task.equation, mesh), *args, on=topology))
     book = ran(rehearse(rivals.textbook(case.kind, task.equation, mesh), *args, on=topology))
@@ -176,11 +176,11 @@ def measured_pair(target: str, sizes: dict[str, int]) -> Pair:
         sizes: of rows I, of the model J, and of the hidden dimension F.
     """
     from shardwise.compiled.compiling import rehearse
-    from shardwise.compiled.targets.devices import mesh_of
+    from shardwise.compiled.targets.devices import target_mesh
     from shardwise.measure import rivals
 
     topology = Topology.parse(target)
-    grid = mesh_of(topology, {"x": topology.size})
+    grid = target_mesh(topology)
     auto = rivals.on_auto(grid)
     up, down = (parse(text) for text in overlap.PAIR)
     operands = (*up.operands, down.operands[1])

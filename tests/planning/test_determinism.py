@@ -13,6 +13,9 @@ for hardware in ("cpu", "tpu-v5e", "h100"):
     for result in ("C[I, K_y]", "C[I_x, K]", "C[I_?, K_?]"):
         plan = sw.plan(f"A[I_x, J_y] · B[J_y, K] -> {result}", sizes=sizes, mesh="x=2, y=2", hardware=hardware)
         print(*(candidate.program for candidate in plan))
+five = "A[I_x, J_y] · B[J_z, K_w] · C[K, L_v] -> D[I_{v,x}, L_?]"
+plan = sw.plan(five, sizes=dict.fromkeys("IJKL", 64), mesh="x=2, y=2, z=2, w=2, v=2", hardware="h100", overlap=False)
+print(plan.searched_all, *(candidate.program for candidate in plan))
 """
 
 

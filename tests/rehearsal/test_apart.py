@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -14,105 +15,145 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from shardwise.chips.topology import Topology
 from shardwise.compiled.targets import apart
-from shardwise.compiled.targets.apart import compile_apart
+from shardwise.compiled.targets.apart import compile_apart, end_helper, start_helper
+from shardwise.compiled.targets.lowering import lower_on
+from shardwise.compiled.targets.programs import Program, compile_program
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError
+from shardwise.mesh import Mesh
+
+pytestmark = pytest.mark.needs("tpu", "gpu")  # their compilers
 
 MESH = jax.sharding.AbstractMesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+GRID = Mesh.parse("x=4, y=2")
 
 
 def shaped(spec, mesh=MESH):
     return jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=NamedSharding(mesh, spec))
 
 
-@pytest.mark.needs(compiler_of="topology")
+def program(function=lambda a: a * 2, topology="v5e:2x4") -> Program:
+    return lower_on(function, (shaped(P("x")),), topology, MESH).program
+
+
 @pytest.mark.parametrize("topology", ["v5e:2x4", "h100:8"])
-def test_a_function_comes_back_compiled(topology):
+def test_what_comes_back_is_what_this_process_would_have_made(topology):
     def gathered(tree, key, scale):
         c = sw.einsum("A[I_x,J] · B[J,K] -> C[I,K]", tree["a"], tree["b"])
         return {"c": c * scale + jax.random.normal(key, (64, 64))}
 
     tree = {"a": shaped(P("x")), "b": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
-    found = compile_apart(gathered, (tree, jax.random.key(0), 2.0), topology)
+    lowering = lower_on(gathered, (tree, jax.random.key(0), 2.0), topology, MESH)
+    found = compile_apart(lowering.program, topology, GRID)
+    assert found == compile_program(lowering.program, Topology.parse(topology), GRID)
     assert "is_scheduled=true" in found.text
     assert "all-gather" in found.text
     assert "test_apart.py" in found.text
-    assert found.replicated == ("[0]['b']",)
+    assert "tree[\\'b\\']" in found.text, "names of arguments are lost"
+    assert lowering.replicated == ("[0]['b']",)
     assert found.memory.peak > 0
 
 
-@pytest.mark.needs("tpu")
-def test_axes_and_their_types_are_those_of_the_arguments_or_those_given():
-    auto = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
-    found = compile_apart(lambda a: jax.lax.with_sharding_constraint(a * 2, P(None, "x")), (shaped(P("x"), auto),), "v5e:2x4")
-    assert "all-to-all" in found.text or "collective-permute" in found.text
-    found = compile_apart(
-        lambda a: jax.sharding.reshard(a, P("z")), (jax.ShapeDtypeStruct((64, 64), "float32"),), "v5e:2x4", "z=8"
-    )
-    assert "f32[8,64]" in found.text
-
-
-@pytest.mark.needs("tpu")
-def test_what_is_donated_static_or_at_home_elsewhere_comes_along():
-    host = sw.make_mesh("x=4, y=2")
-
-    @functools.partial(jax.jit, static_argnames=("way",), donate_argnums=0)
-    def scaled(state, k, way):
-        scale = jax.shard_map(lambda a: a * k, mesh=host, in_specs=P("x"), out_specs=P("x"))
-        return {name: scale(leaf) for name, leaf in state.items()} if way == "up" else state
-
-    found = compile_apart(scaled, ({"w": shaped(P("x"))}, 2.0, "up"), "v5e:2x4")
-    assert found.memory.aliased > 0
-    assert found.replicated == ()
-
-
-@pytest.mark.needs("tpu")
-def test_this_process_loads_no_compiler_of_other_devices():
+def test_this_process_loads_no_compiler_of_other_devices_and_leaves_no_process():
     code = """
-        import jax
-        from shardwise.compiled.targets.apart import compile_apart
-        found = compile_apart(lambda a: a * 2, (jax.ShapeDtypeStruct((8, 8), "float32"),), "v5e:2x4")
-        assert "is_scheduled=true" in found.text
-        print("libtpu" in open("/proc/self/maps").read())
+        import os, jax
+        import shardwise as sw
+        from shardwise.compiled.targets import apart
+        found = sw.rehearse(lambda a: a * 2, jax.ShapeDtypeStruct((8, 8), "float32"), on="v5e:2x4")
+        again = sw.rehearse(lambda a: a * 3, jax.ShapeDtypeStruct((8, 8), "float32"), on="v5e:2x2")
+        print("libtpu" in open("/proc/self/maps").read(), apart._kept[0].process.pid)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=120
     )
-    assert done.stdout == "False\n", done.stderr
+    loaded, helper = done.stdout.split()
+    assert (loaded, done.returncode) == ("False", 0), done.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(helper), 0)
 
 
-def test_a_function_that_cannot_be_traced_is_refused_here():
-    def wrong(a):
-        return a @ jnp.ones((3, 3))
+def test_the_helper_is_kept_and_replaced_where_it_died_or_the_environment_is_another(monkeypatch):
+    start_helper()
+    first = apart._kept[0].process
+    text = compile_apart(program(), "v5e:2x4", GRID).text
+    assert apart._kept[0].process is first
+    first.kill()
+    first.wait()
+    assert compile_apart(program(), "v5e:2x4", GRID).text == text
+    second = apart._kept[0].process
+    assert second is not first
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_latency_hiding_scheduler=false")
+    compile_apart(program(), "v5e:2x4", GRID)
+    assert second.poll() is not None
+    end_helper()
 
-    with pytest.raises(CompileError, match=r"wrong cannot be traced.*TypeError[\s\S]*test_apart.py"):
-        compile_apart(wrong, (shaped(P("x")),), "v5e:2x4")
 
-
-@pytest.mark.needs("tpu")
-def test_refusals_of_the_child_are_told_as_its_own():
+def test_refusals_of_the_helper_are_told_as_its_own():
     with pytest.raises(MeshError, match="mesh x=4, y=2 has 8 devices, and v5e:2x2 has 4"):
-        compile_apart(lambda a: a * 2, (shaped(P("x")),), "v5e:2x2")
-    with pytest.raises(CompileError, match=r"the compiler refuses: .*out of memory"):
-        compile_apart(lambda a: a @ a, (jax.ShapeDtypeStruct((200_000, 200_000), "float32"),), "v5e:2x4")
+        compile_apart(program(), "v5e:2x2", GRID)
+    large = lower_on(lambda a: a @ a, (jax.ShapeDtypeStruct((200_000, 200_000), "float32"),), "v5e:2x4", MESH).program
+    with pytest.raises(CompileError, match=r"the compiler refuses: .*out of memory[\s\S]*shard it further"):
+        compile_apart(large, "v5e:2x4", GRID)
+    with pytest.raises(CompileError, match="the compiler refuses: "):
+        compile_apart(Program(b"no module", (), ()), "v5e:2x4", GRID)
     with pytest.raises(HardwareError, match="no devices 'v9z'"):
-        compile_apart(lambda a: a, (1.0,), "v9z:2x2")
+        compile_apart(program(), "v9z:2x2", GRID)
+    assert compile_apart(program(), "v5e:2x4", GRID).text, "a refusal ends the helper"
 
 
-def test_a_child_that_takes_too_long_is_ended():
-    with pytest.raises(CompileError, match=r"took longer than 0.2 seconds and was ended"):
-        compile_apart(lambda a: a * 2, (shaped(P("x")),), "v5e:2x4", timeout_seconds=0.2)
-
-
-def test_a_child_that_breaks_down_is_told_with_the_compilers_last_words(monkeypatch):
-    code = "import os, sys; print('F1 target.cc:1 Check failed: x <= 16', file=sys.stderr, flush=True); os.abort()"
-    real = subprocess.run
-    monkeypatch.setattr(apart.subprocess, "run", lambda command, **how: real([sys.executable, "-c", code], **how))
-    with pytest.raises(CompileError, match=r"the compiler broke down \(SIGABRT\): F1 target.cc:1 Check failed: x <= 16"):
-        compile_apart(lambda a: a * 2, (shaped(P("x")),), "v5e:2x4")
-
-
-def test_what_writes_programs_down_may_be_missing(monkeypatch):
-    monkeypatch.setattr(apart.importlib.util, "find_spec", lambda name: None)
+def test_a_compiler_that_is_missing_there_names_its_extra(monkeypatch):
+    monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", textwrap.dedent("""
+        import importlib.util, os, sys
+        from multiprocessing.connection import Connection
+        from shardwise.compiled.targets import child
+        importlib.util.find_spec = lambda name: None
+        os.environ.pop("TPU_LIBRARY_PATH", None)
+        child.main(Connection(int(sys.argv[1])))
+    """)))  # fmt: skip
+    end_helper()
     with pytest.raises(MissingExtraError, match=r"shardwise\[tpu\]"):
-        compile_apart(lambda a: a * 2, (shaped(P("x")),), "v5e:2x4")
+        compile_apart(program(), "v5e:2x4", GRID)
+    end_helper()
+
+
+def test_a_helper_that_takes_too_long_is_ended():
+    with pytest.raises(CompileError, match=r"took longer than 0.01 seconds and was ended"):
+        compile_apart(program(), "v5e:2x4", GRID, timeout_seconds=0.01)
+    assert not apart._kept
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("print('F1121 22:50:21.4 7 target.cc:1] Check failed: x <= 16', file=sys.stderr, flush=True); os.abort()",
+         r"the compiler broke down \(SIGABRT\): F1121 .* Check failed: x <= 16"),
+        ("os.kill(os.getpid(), 9)", r"the compiler broke down \(SIGKILL\): it said nothing"),
+        ("print('no room', file=sys.stderr); sys.exit(3)", r"the compiler broke down \(exit status 3\): no room"),
+    ],
+)  # fmt: skip
+def test_a_helper_that_breaks_down_is_told_with_the_compilers_last_words(monkeypatch, code, said):
+    monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", f"import os, sys; {code}"))
+    end_helper()
+    with pytest.raises(apart.BrokenDownError, match=said):
+        compile_apart(program(), "v5e:2x4", GRID)
+    assert not apart._kept
+
+
+def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_question(monkeypatch):
+    text = compile_apart(program(), "v5e:2x4", GRID).text
+
+    def interrupted(self, timeout):
+        raise KeyboardInterrupt
+
+    other = program(lambda a: a @ a)
+    with monkeypatch.context() as patched:
+        patched.setattr(apart.Connection, "poll", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compile_apart(other, "v5e:2x4", GRID)
+    assert compile_apart(program(), "v5e:2x4", GRID).text == text
+
+
+def test_signals_have_names():
+    assert apart._ended(-signal.SIGSEGV) == "SIGSEGV"
+    assert apart._ended(-99) == "signal 99"

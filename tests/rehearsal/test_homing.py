@@ -12,11 +12,12 @@ from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise.chips.topology import Topology
-from shardwise.compiled.targets.devices import compile_for, mesh_of
+from shardwise.compiled.targets.apart import compile_apart
+from shardwise.compiled.targets.devices import mesh_of
 from shardwise.compiled.targets.homing import at_home, written_mesh
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.errors import CompileError, LayoutError, MeshError, ShardwiseError
+from shardwise.mesh import Mesh
 
 TOPOLOGIES = ["v5e:2x4", "h100:8"]
 
@@ -31,13 +32,16 @@ def away(request):
     return mesh_of(request.param, "x=4, y=2")
 
 
-def shaped(mesh, spec, shape=(8, 8)):
-    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+def shaped(mesh, spec, shape=(8, 8), memory_kind=None):
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec, memory_kind=memory_kind))
+
+
+def on(mesh) -> str:
+    return "v5e:2x4" if mesh.devices.flat[0].platform == "tpu" else "h100:8"
 
 
 def compiled(lowering, mesh) -> str:
-    text = "v5e:2x4" if mesh.devices.flat[0].platform == "tpu" else "h100:8"
-    return compile_for(lowering.lowered, Topology.parse(text)).as_text()
+    return compile_apart(lowering.program, on(mesh), Mesh.parse(mesh)).text
 
 
 def test_layouts_come_along_and_the_rest_is_taken_as_replicated(host, away):
@@ -48,25 +52,33 @@ def test_layouts_come_along_and_the_rest_is_taken_as_replicated(host, away):
         "bare": jax.ShapeDtypeStruct((4,), jnp.bfloat16),
         "numpy": np.ones((3, 3)),
         "single": jax.ShapeDtypeStruct((4,), jnp.int8, sharding=SingleDeviceSharding(jax.devices()[0])),
+        "host": shaped(host, P("y"), memory_kind="pinned_host"),
+        "device": shaped(host, P("y"), memory_kind="device"),
+        "single host": jax.ShapeDtypeStruct(
+            (4,), jnp.int8, sharding=SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+        ),
         "scalar": np.float32(2),
         "number": 3.0,
         "nothing": None,
     }
-    homed, replicated = at_home(args, away)
+    homed, replicated = at_home(args, away.abstract_mesh)
     specs = {name: leaf.sharding.spec for name, leaf in homed.items() if hasattr(leaf, "sharding")}
     assert specs["laid"] == P("x", None)
     assert specs["shape"] == P(None, ("x", "y"))
     assert specs["unreduced"] == P("x", unreduced={"y"})
-    assert specs["bare"] == specs["scalar"] == P()
-    assert replicated == ("['bare']", "['numpy']", "['single']")
+    assert specs["bare"] == P()
+    assert replicated == ("['bare']", "['numpy']", "['single']", "['single host']")
     assert (homed["number"], homed["nothing"]) == (3.0, None)
+    assert homed["scalar"] is args["scalar"], "a static argument may be one"
+    kinds = {name: leaf.sharding.memory_kind for name, leaf in homed.items() if hasattr(leaf, "sharding")}
+    assert {name for name, kind in kinds.items() if kind == "pinned_host"} == {"host", "single host"}
     assert homed["bare"].dtype == jnp.bfloat16
-    assert all(leaf.sharding.mesh == away for leaf in homed.values() if hasattr(leaf, "sharding"))
+    assert all(leaf.sharding.mesh == away.abstract_mesh for leaf in homed.values() if hasattr(leaf, "sharding"))
 
 
 def test_a_random_key_is_brought_home(away):
     (key,), _ = at_home((jax.random.key(0),), away)
-    text = compiled(lower_on(lambda key: jax.random.normal(key, (8,)), (key,), away), away)
+    text = compiled(lower_on(lambda key: jax.random.normal(key, (8,)), (key,), on(away), away), away)
     assert "is_scheduled=true" in text
 
 
@@ -96,9 +108,11 @@ def test_the_mesh_that_arguments_lie_on_is_found(host):
 
 def test_a_function_is_traced_with_the_mesh_in_force(host, away):
     a, b = shaped(host, P("x", None)), shaped(host, P())
-    gathered = lower_on(lambda a, b: sw.einsum("A[I_x,J] · B[J,K] -> C[I,K]", a, b), (a, b), away)
-    summed = lower_on(lambda a: jax.shard_map(lambda a: jax.lax.psum(a, "x"), in_specs=P("x"), out_specs=P())(a), (a,), away)
-    made = lower_on(lambda: jnp.zeros((8, 8), out_sharding=P("x")) + 1, (), away)
+    gathered = lower_on(lambda a, b: sw.einsum("A[I_x,J] · B[J,K] -> C[I,K]", a, b), (a, b), on(away), away)
+    summed = lower_on(
+        lambda a: jax.shard_map(lambda a: jax.lax.psum(a, "x"), in_specs=P("x"), out_specs=P())(a), (a,), on(away), away
+    )
+    made = lower_on(lambda: jnp.zeros((8, 8), out_sharding=P("x")) + 1, (), on(away), away)
     for lowering, collective in ((gathered, "all-gather"), (summed, "all-reduce"), (made, "ENTRY")):
         assert (lowering.replicated, lowering.moved) == ((), False)
         assert collective in compiled(lowering, away)
@@ -107,14 +121,14 @@ def test_a_function_is_traced_with_the_mesh_in_force(host, away):
 @pytest.mark.needs("tpu")
 def test_constraints_by_spec_work_under_automatic_axes(host):
     mesh = mesh_of("v5e:2x4", "x=4, y=2", axis_types=AxisType.Auto)
-    lowering = lower_on(lambda a: jax.lax.with_sharding_constraint(a * 2, P("x", "y")), (shaped(host, P("x")),), mesh)
+    lowering = lower_on(lambda a: jax.lax.with_sharding_constraint(a * 2, P("x", "y")), (shaped(host, P("x")),), on(mesh), mesh)
     assert not lowering.moved
     assert "f32[2,4]" in compiled(lowering, mesh)
 
 
 def test_a_jitted_function_keeps_what_it_donates_and_what_is_static(host, away):
     scale = jax.jit(lambda a, k: a * k, static_argnums=1, donate_argnums=0)
-    lowering = lower_on(scale, (shaped(host, P("x")), 2), away)
+    lowering = lower_on(scale, (shaped(host, P("x")), 2), on(away), away)
     assert "input_output_alias" in compiled(lowering, away)
 
 
@@ -126,7 +140,7 @@ def test_so_does_one_that_is_moved(host, away):
         return jax.tree.map(scale, state)
 
     state = {"b": shaped(host, P("x")), "a": shaped(host, P("x"))}
-    lowering = lower_on(scaled, (state, 2, "up"), away)
+    lowering = lower_on(scaled, (state, 2, "up"), on(away), away)
     assert lowering.moved
     assert compiled(lowering, away).count("may-alias") == 2
 
@@ -137,7 +151,7 @@ def test_a_function_that_holds_on_to_another_mesh_is_moved(host, away, placed):
         return jax.shard_map(lambda a: jax.lax.psum(a, "x"), mesh=host, in_specs=P("x"), out_specs=P())(a)
 
     meshes = {"host": host, "away": away, "abstract": host.abstract_mesh}
-    lowering = lower_on(summed, (shaped(meshes[placed], P("x")),), away)
+    lowering = lower_on(summed, (shaped(meshes[placed], P("x")),), on(away), away)
     assert lowering.moved
     text = compiled(lowering, away)
     assert "all-reduce" in text
@@ -149,17 +163,18 @@ def test_where_a_function_fails_on_its_own_mesh_too_both_reasons_are_told(host, 
         return jax.shard_map(lambda a: jax.lax.psum(a, "x"), mesh=host, in_specs=P("x"), out_specs=P())(a)
 
     with pytest.raises(CompileError, match=r"context mesh[\s\S]*nor where it is at home: ValueError: in_specs passed"):
-        lower_on(summed, (np.ones((8, 8), np.float32),), away)
+        lower_on(summed, (np.ones((8, 8), np.float32),), on(away), away)
 
 
 def test_so_is_one_that_closes_over_an_array_or_names_its_mesh(host, away):
     held = jax.device_put(jnp.ones((8, 8)), NamedSharding(host, P("x", None)))
-    lowering = lower_on(lambda a: a + held, (shaped(host, P("x")),), away)
+    lowering = lower_on(lambda a: a + held, (shaped(host, P("x")),), on(away), away)
     assert lowering.moved
     assert "ENTRY" in compiled(lowering, away)
     planned = lower_on(
-        lambda a, b: sw.einsum("A[I_x,J] · B[J,K] -> C[I,K]", a, b, mesh=host), (shaped(host, P("x")), shaped(host, P())), away
-    )
+        lambda a, b: sw.einsum("A[I_x,J] · B[J,K] -> C[I,K]", a, b, mesh=host),
+        (shaped(host, P("x")), shaped(host, P())), on(away), away,
+    )  # fmt: skip
     assert planned.moved
     assert "all-gather" in compiled(planned, away)
 
@@ -170,7 +185,7 @@ def test_a_function_that_cannot_be_traced_tells_its_own_error_and_line(away):
         return b @ jnp.ones((3, 3))
 
     with pytest.raises(CompileError) as refusal:
-        lower_on(wrong, (np.ones((8, 8), np.float32),), away)
+        lower_on(wrong, (np.ones((8, 8), np.float32),), on(away), away)
     first, second = str(refusal.value).splitlines()
     assert first.startswith("wrong cannot be traced for these devices: TypeError: dot_general requires contracting dimensions")
     assert second.startswith(f"at {__file__}:")
@@ -181,4 +196,4 @@ def test_a_function_that_cannot_be_traced_tells_its_own_error_and_line(away):
 
 def test_an_error_of_shardwise_stays_what_it_is(away):
     with pytest.raises((LayoutError, ShardwiseError), match="x splits both"):
-        lower_on(lambda a: sw.einsum("A[I_x,J_x] -> S[I_x]", a), (np.ones((8, 8), np.float32),), away)
+        lower_on(lambda a: sw.einsum("A[I_x,J_x] -> S[I_x]", a), (np.ones((8, 8), np.float32),), on(away), away)

@@ -19,7 +19,8 @@ from shardwise.chips import hardware
 from shardwise.chips.placing import mesh_order
 from shardwise.chips.topology import Topology
 from shardwise.compiled.targets import devices as targets
-from shardwise.compiled.targets.devices import compile_for, compiler_options, devices_of, memory_of, mesh_of
+from shardwise.compiled.targets.devices import compiler_options, devices_of, memory_use, mesh_of, target_mesh
+from shardwise.compiled.targets.programs import Made, compile_program, program_of
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError
 from shardwise.mesh import Mesh
 
@@ -35,6 +36,10 @@ def gathered(mesh) -> jax.stages.Lowered:
     return jax.jit(lambda a, b: a @ b, out_shardings=NamedSharding(mesh, P())).lower(a, b)
 
 
+def compiled(lowered: jax.stages.Lowered, topology: str, mesh) -> Made:
+    return compile_program(program_of(lowered), Topology.parse(topology), Mesh.parse(mesh))
+
+
 def in_a_process(code: str, **environment: str | None) -> subprocess.CompletedProcess:
     kept = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
     return subprocess.run(
@@ -45,12 +50,29 @@ def in_a_process(code: str, **environment: str | None) -> subprocess.CompletedPr
 @pytest.mark.needs(compiler_of="text")
 @pytest.mark.parametrize("text", TPUS + GPUS)
 def test_every_promised_topology_compiles(text):
-    topology = Topology.parse(text)
-    compiled = compile_for(gathered(mesh_of(topology)), topology)
-    program = compiled.as_text()
-    assert "is_scheduled=true" in program
-    assert topology.size == 1 or re.search("all-gather|all-reduce", program)
-    assert memory_of(compiled).peak > 0
+    mesh = mesh_of(text)
+    made = compiled(gathered(mesh), text, mesh)
+    assert "is_scheduled=true" in made.text
+    assert mesh.size == 1 or re.search("all-gather|all-reduce", made.text)
+    assert made.memory.peak > 0
+
+
+@pytest.mark.needs(compiler_of="text")
+@pytest.mark.parametrize("text", ["v5e:2x4", "h100:8"])
+def test_a_program_compiles_to_what_jax_makes_of_it(text):
+    mesh = mesh_of(text, "x=4, y=2", axis_types=AxisType.Auto)
+    a = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=NamedSharding(mesh, P("x")))
+
+    def step(state, b):
+        return {"w": state["w"] @ b, "kept": jax.lax.with_sharding_constraint(b, NamedSharding(mesh, P(None, "y")))}
+
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(step, donate_argnums=0).lower({"w": a}, jax.ShapeDtypeStruct((64, 64), jnp.float32))
+    theirs = lowered.compile(compiler_options=compiler_options(Topology.parse(text)))
+    ours = compiled(lowered, text, mesh)
+    assert ours.text == theirs.as_text()
+    assert ours.memory == memory_use(theirs.memory_analysis())
+    assert re.search("input_output_alias|buffer_donor", ours.text)
 
 
 @pytest.mark.needs(compiler_of="text")
@@ -61,6 +83,12 @@ def test_devices_are_as_many_as_the_topology_says_and_of_its_hardware(text):
     assert len(set(devices)) == topology.size
     assert hardware.for_device_kind(devices[0].device_kind).name == topology.chip
     assert devices_of(topology) is devices
+
+
+@pytest.mark.needs(compiler_of="text")
+@pytest.mark.parametrize("text", TPUS + GPUS)
+def test_a_mesh_without_devices_is_that_of_the_devices(text):
+    assert target_mesh(text) is mesh_of(text).abstract_mesh
 
 
 @pytest.mark.needs(compiler_of="text")
@@ -92,7 +120,7 @@ def test_axis_types_are_those_asked_for():
 def test_a_smaller_mesh_takes_part_of_the_topology(text):
     mesh = mesh_of(text, "x=4")
     assert len(set(mesh.devices.flat)) == 4
-    assert "all-gather" in compile_for(gathered(mesh), Topology.parse(text)).as_text()
+    assert "all-gather" in compiled(gathered(mesh), text, mesh).text
 
 
 def test_axes_that_do_not_fit_are_refused():
@@ -107,7 +135,7 @@ def test_a_program_too_large_for_the_memory_is_refused_with_the_compilers_reason
     mesh = mesh_of("v5e:2x4")
     a = jax.ShapeDtypeStruct((200_000, 200_000), jnp.float32, sharding=NamedSharding(mesh, P()))
     with pytest.raises(CompileError, match=r"v5e:2x4: the compiler refuses: .*[Rr]an out of memory[\s\S]*shard it further"):
-        compile_for(jax.jit(lambda a: a @ a).lower(a), Topology.parse("v5e:2x4"))
+        compiled(jax.jit(lambda a: a @ a).lower(a), "v5e:2x4", mesh)
 
 
 @pytest.mark.needs("tpu", "gpu")
@@ -116,7 +144,8 @@ def test_the_environment_is_left_as_it_was(monkeypatch):
     before = dict(os.environ)
     devices_of.cache_clear()
     devices_of(Topology.parse("v6e:2x2"))
-    compile_for(gathered(mesh_of("h100:2")), Topology.parse("h100:2"))
+    mesh = mesh_of("h100:2")
+    compiled(gathered(mesh), "h100:2", mesh)
     assert dict(os.environ) == before
     assert compiler_options(Topology.parse("v5e:2x4")) == {}
     assert compiler_options(Topology.parse("h100:8"))["xla_gpu_autotune_level"] == 0

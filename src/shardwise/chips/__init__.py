@@ -109,6 +109,7 @@ class Hardware:
     links: Links
     clock_hz: Figure | None = None
     compiler: Compiler | None = None
+    host_bytes_per_s: Figure | None = None  # the link of a chip to its host's memory, one way
 
     @property
     def shared(self) -> bool:
@@ -132,10 +133,16 @@ class Hardware:
         """The memory bandwidth of one device, in bytes/s."""
         return self.memory_bytes_per_s.value / self.sharers(mesh)
 
+    def host_speed(self, mesh: Mesh) -> float | None:
+        """What one device takes from its host's memory, or brings there, in bytes/s; None where no figure is known."""
+        return None if self.host_bytes_per_s is None else self.host_bytes_per_s.value / self.sharers(mesh)
+
     def figures(self) -> list[tuple[str, Figure]]:
         """Every figure with its name and unit."""
         rows = [(f"{dtype} FLOP/s", figure) for dtype, figure in self.flops_per_s]
         rows += [("memory bytes", self.memory_bytes), ("memory bytes/s", self.memory_bytes_per_s)]
+        if self.host_bytes_per_s:
+            rows.append(("host bytes/s", self.host_bytes_per_s))
         for name in self.links.__dataclass_fields__:
             rows.append((f"link {name.replace('_', ' ').replace('bytes per s', 'bytes/s')}", getattr(self.links, name)))
         if self.clock_hz:
@@ -243,4 +250,5 @@ def read(text: str) -> Hardware:
         compiler=Compiler(*(figure("compiler", name) for name in Compiler.__dataclass_fields__))
         if "compiler" in table
         else None,
+        host_bytes_per_s=figure("host", "bytes_per_s") if "host" in table else None,
     )

@@ -15,13 +15,15 @@ from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
-from shardwise.compiled.targets.apart import compile_apart
-from shardwise.compiled.targets.devices import compile_for, memory_of, mesh_of, reason
+from shardwise.compiled.targets.apart import BrokenDownError, compile_apart, start_helper
+from shardwise.compiled.targets.devices import memory_use, reason, target_mesh
 from shardwise.compiled.targets.homing import written_mesh
 from shardwise.compiled.targets.lowering import lower_on
-from shardwise.compiled.targets.portable import is_jitted, untraced
+from shardwise.compiled.targets.programs import Made, Program, compile_program
+from shardwise.compiled.targets.tracing import is_jitted, untraced
+from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.compiled.uneven import Uneven, uneven_constraints
-from shardwise.errors import CompileError, HardwareError, ShardwiseError
+from shardwise.errors import CompileError, HardwareError, MeshError, ShardwiseError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, make_mesh
 
@@ -49,7 +51,7 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
         MeshError: the mesh given is none.
     """
     mesh = make_mesh(mesh) if mesh is not None and not isinstance(mesh, AnyMesh) else mesh
-    with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
+    with left_unbound(), jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
         traced = traced_here(function, args)
         lowered = lowered_here(function, traced)
     uneven = uneven_constraints(traced.jaxpr.jaxpr)
@@ -64,14 +66,14 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
         target=f"{chip.name if chip else platform}:{grid.size}",
         mesh=grid,
         hardware=chip,
-        memory=memory_of(compiled),
+        memory=memory_use(compiled.memory_analysis()),
         needed=needed_flops(traced.jaxpr.jaxpr),
         uneven=uneven,
     )
 
 
 def rehearse(
-    function: Callable[..., Any], *args: Any, on: Any, mesh: Any = None, isolated: bool = False
+    function: Callable[..., Any], *args: Any, on: Any, mesh: Any = None, isolated: bool = True
 ) -> Audit:  # fmt: skip
     """Compile a function with the real compiler of devices that are not attached, and read what it made; nothing is run.
 
@@ -82,16 +84,18 @@ def rehearse(
     ('v5e:2x4', 'x=8', (), ('arguments without a layout are taken as replicated: [0]',))
 
     Args:
-        function: jitted or plain. While it is traced the mesh is in force (`jax.set_mesh`); one that holds on to another
-            mesh of as many devices is traced there and moved.
-        args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`; their layouts are kept, on the new mesh.
+        function: jitted or plain. While it is traced the axes of the mesh are in force (`jax.sharding.use_abstract_mesh`);
+            one that holds on to another mesh of as many devices is traced there and moved.
+        args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`; layouts and memory kinds are kept, on the new mesh.
         on: a TPU slice as `"v5e:2x4"`, `"v5p:4x4x4"`, `"v7x:2x2x1"`, or GPUs as `"h100:8"`, `"h100:2x8"` (hosts x GPUs).
         mesh: `"x=4, y=2"`; by default the axes of the mesh that the arguments lie on, or one axis x over all devices.
-        isolated: compile in a child process; this one then loads no compiler for TPUs or GPUs.
+        isolated: compile in a process of its own, which is kept for the next time: a compiler that ends its process does
+            not end this one. With False what comes out is the same, and a part of a slice is compiled apart all the same.
 
     Raises:
-        CompileError: the function cannot be traced, or the compiler refuses; the cause is their own error.
-        HardwareError: a topology that is not known; MeshError: axes that do not fit it.
+        CompileError: the function cannot be traced, or the compiler refuses or breaks down, with their own words.
+        HardwareError: a topology that is not known.
+        MeshError: axes that do not fit it, or a part of a slice that its compiler cannot compile for.
         MissingExtraError: the compiler is not installed; the message names the extra.
     """
     topology = Topology.parse(on)
@@ -100,31 +104,25 @@ def rehearse(
     written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
     axes = mesh if mesh is not None else written
     grid = Mesh((("x", topology.size),)) if axes is None else Mesh.parse(axes)
-    needed, uneven = None, ()
-    if isolated:
-        apart = compile_apart(function, args, topology, axes)
-        text, memory, replicated, moved = apart.text, apart.memory, apart.replicated, False
-    else:
-        placed = mesh_of(topology, grid, axis_types=_types(grid, written))
-        lowering = lower_on(function, args, placed)
-        if lowering.traced is not None:
-            needed, uneven = needed_flops(lowering.traced.jaxpr.jaxpr), uneven_constraints(lowering.traced.jaxpr.jaxpr)
-        with _explained(uneven):
-            compiled = compile_for(lowering.lowered, topology)
-        text, memory = compiled.as_text() or "", memory_of(compiled)
-        replicated, moved = lowering.replicated, lowering.moved
+    order = mesh_order(topology, grid)
+    if isolated or grid.size < topology.size:
+        start_helper()
+    lowering = lower_on(function, args, topology, target_mesh(topology, grid, axis_types=_types(grid, written)))
+    uneven = uneven_constraints(lowering.traced.jaxpr.jaxpr)
+    with _explained(uneven):
+        made = _made(lowering.program, topology, grid, isolated)
     chip = None if topology.chip is None else hardware(topology.chip)
     return audit_text(
-        text,
+        made.text,
         name=name_of(function),
         target=str(topology),
         mesh=grid,
         hardware=chip,
-        memory=memory,
-        needed=needed,
-        notes=tuple(_notes(replicated, moved)),
+        memory=made.memory,
+        needed=needed_flops(lowering.traced.jaxpr.jaxpr),
+        notes=tuple(_notes(lowering.replicated, lowering.moved)),
         topology=topology,
-        routes=None if chip is None or topology.kind == "gpu" else physical_routes(topology, mesh_order(topology, grid), grid),
+        routes=None if chip is None or topology.kind == "gpu" else physical_routes(topology, order, grid),
         uneven=uneven,
     )
 
@@ -141,10 +139,31 @@ def _explained(uneven: tuple[Uneven, ...]) -> Iterator[None]:
         raise CompileError("\n  ".join([str(error), *asked])) from error.__cause__
 
 
-def _types(grid: Mesh, written: AnyMesh | None) -> tuple[AxisType, ...] | None:
-    """The axis types that the function was written for, where a mesh says them."""
+def _types(grid: Mesh, written: AnyMesh | None) -> list[AxisType]:
+    """The axis types that the function was written for where a mesh says them."""
     known = {} if written is None else dict(zip(written.axis_names, written.axis_types, strict=True))
-    return tuple(known.get(name, AxisType.Explicit) for name in grid.names) if known else None
+    return [known.get(name, AxisType.Explicit) for name in grid.names]
+
+
+def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> Made:
+    """What the compiler of a topology makes of a program, in the helper, or in this process.
+
+    A program that the partitioner calls back has to be compiled here; and what takes part of a slice never is, since
+    the compilers for TPUs end their process where they have no way to compile it.
+    """
+    part = grid.size < topology.size
+    if program.calls_back or not (isolated or part):
+        return compile_program(program, topology, grid)
+    try:
+        return compile_apart(program, topology, grid)
+    except CompileError as error:
+        if part and (isinstance(error, BrokenDownError) or "RET_CHECK" in str(error)):
+            raise MeshError(
+                f"mesh {grid} takes {grid.size} of the {topology.size} devices of {topology}, and their compiler cannot "
+                f"compile this for a part of them: give axes whose sizes multiply to {topology.size}, or a topology of "
+                f"{grid.size}\n{error}"
+            ) from error
+        raise
 
 
 def _notes(replicated: tuple[str, ...], moved: bool) -> Iterator[str]:

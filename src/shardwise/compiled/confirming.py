@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import rehearse
-from shardwise.compiled.targets.devices import mesh_of
+from shardwise.compiled.targets.devices import target_mesh
 from shardwise.errors import CompileError, HardwareError
 from shardwise.layout import Axes
 from shardwise.planning.cost import Estimate
@@ -92,7 +92,7 @@ def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Can
 
 def rehearsed(task: Problem, program: Program, topology: Topology) -> Audit:
     """What the target's compiler makes of a program."""
-    mesh = mesh_of(topology, task.mesh)
+    mesh = target_mesh(topology, task.mesh)
     args = [
         jax.ShapeDtypeStruct(
             tuple(task.sizes[dim] for dim in operand.dims), task.dtype, sharding=NamedSharding(mesh, operand.layout.spec)

@@ -28,7 +28,7 @@ def facts(audit: Audit) -> dict[str, Any]:
         "total_wire_bytes": audit.total_wire_bytes,
         "collectives": [_collective(each) for each in audit.collectives],
         "memory": None if use is None else {
-            name: getattr(use, name) for name in ("peak", "arguments", "outputs", "temporaries", "aliased", "code")
+            name: getattr(use, name) for name in ("peak", "arguments", "outputs", "temporaries", "aliased", "code", "host")
         },
         "work": {
             "flops_per_device": work.flops_per_device, "devices": work.devices, "needed": work.needed,

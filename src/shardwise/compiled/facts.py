@@ -71,7 +71,8 @@ class Collective:
 class MemoryUse:
     """The bytes that one device needs, as the compiler says.
 
-    `peak` is what is alive at once: arguments, outputs that no argument gives its memory to, temporaries.
+    `peak` is what is alive at once: arguments, outputs that no argument gives its memory to, temporaries. `host` is what
+    lies in the memory of the host for the device (arrays of memory kind `pinned_host`), and in none of the others.
     """
 
     arguments: int
@@ -80,6 +81,7 @@ class MemoryUse:
     aliased: int
     code: int
     peak: int
+    host: int = 0
 
 
 @dataclass(frozen=True, slots=True)

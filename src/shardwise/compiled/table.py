@@ -108,6 +108,8 @@ def _memory(audit: Audit) -> Iterator[str]:
     parts = f"arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
     parts += f"temporaries {bytes_text(memory.temporaries)}"
     yield f"memory  {bytes_text(memory.peak)} a device{have}: {parts}"
+    if memory.host:
+        yield f"host    {bytes_text(memory.host)} of the host's memory for each device"
 
 
 def _work(audit: Audit) -> Iterator[str]:

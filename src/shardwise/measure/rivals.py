@@ -12,14 +12,15 @@ from jax.sharding import AxisType, NamedSharding
 
 from shardwise.measure.timing import unsharded
 from shardwise.notation import Equation, Operand
+from shardwise.runtime.devices import AnyMesh
 
 
-def on_auto(mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:
+def on_auto(mesh: AnyMesh) -> AnyMesh:
     """The mesh with axes that the compiler's partitioner may use as it likes."""
-    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+    return mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
-def shapes(operands: Sequence[Operand], sizes: dict[str, int], mesh: jax.sharding.Mesh) -> list[jax.ShapeDtypeStruct]:
+def shapes(operands: Sequence[Operand], sizes: dict[str, int], mesh: AnyMesh) -> list[jax.ShapeDtypeStruct]:
     """Arguments in bfloat16, as their layouts say."""
     return [
         jax.ShapeDtypeStruct(
@@ -29,13 +30,13 @@ def shapes(operands: Sequence[Operand], sizes: dict[str, int], mesh: jax.shardin
     ]
 
 
-def own(equation: Equation, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+def own(equation: Equation, mesh: AnyMesh) -> Callable[..., Any]:
     """The einsum as the compiler partitions it by itself; `mesh` has Auto axes."""
     ins = tuple(NamedSharding(mesh, operand.layout.spec) for operand in equation.operands)
     return jax.jit(unsharded(equation), in_shardings=ins, out_shardings=NamedSharding(mesh, equation.result.layout.spec))
 
 
-def own_gradient(up: Equation, down: Equation, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+def own_gradient(up: Equation, down: Equation, mesh: AnyMesh) -> Callable[..., Any]:
     """The gradients of `squared` of two products in a row, as the compiler partitions them by itself."""
     first, second = unsharded(up), unsharded(down)
 
@@ -52,7 +53,7 @@ def gradient(pair: Callable[..., Any]) -> Callable[..., Any]:
     return jax.grad(lambda a, b, w: jnp.sum(pair(a, b, w).astype(jnp.float32) ** 2), (0, 1, 2))
 
 
-def textbook(kind: str, equation: Equation, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+def textbook(kind: str, equation: Equation, mesh: AnyMesh) -> Callable[..., Any]:
     """A ring as teaching documents have it: unrolled, into zeros, in whatever order the compiler likes."""
     ring = {"RS": _scattered, "weights": _summed}.get(kind, _gathered)
     ins = tuple(operand.layout.spec for operand in equation.operands)

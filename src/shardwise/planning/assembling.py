@@ -50,6 +50,22 @@ def assembled(found: Found, root: Any, operands: tuple[Operand, ...], names: lis
     return Program(mesh, inputs, tuple(steps), output)
 
 
+def passes(found: Found) -> tuple[object, ...]:
+    """The layouts that a program passes through after its last einsum, or all where there is none; and that einsum."""
+    path: list[State] = [found.state]
+    label = found.forward
+    while isinstance(label.link, Moved):
+        path.append(label.link.before)
+        label = label.link.label
+    path.reverse()
+    rest = found.backward
+    while isinstance(rest.link, Moved):
+        path.append(rest.link.move.after)
+        rest = rest.link.label
+    last = (id(label.link), label.link.states) if isinstance(label.link, Joined) else ()
+    return (*path, last)
+
+
 def unique(names: list[str]) -> list[str]:
     taken: list[str] = []
     for name in names:

@@ -22,7 +22,8 @@ from shardwise.program import Program, sums_stay_whole
 from shardwise.steps import WAYS, AllGather, AllReduce, Einsum, Fused, GatherEinsum, ReduceScatter, Step, moved_axes, product_of
 
 KEPT = 10
-MOST_FUSED = 300  # fused programs of one problem are looked at
+MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
+MOST_PRICED = 40
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
 
 
@@ -227,7 +228,7 @@ def _cheapest(
     Each comes with seconds that it takes at least: it is priced only if it may be among them.
     """
     found: dict[Program, Candidate] = {}
-    for seconds, like, steps in sorted(forms, key=lambda form: form[0]):
+    for seconds, like, steps in sorted(forms, key=lambda form: form[0])[:MOST_PRICED]:
         worst = sorted(each.estimate.seconds for each in found.values())[most - 1] if len(found) >= most else within
         if seconds > worst:
             break

@@ -87,38 +87,40 @@ def scope_of(places: Places, names: tuple[str, ...], given: Sequence[State], par
         partial: the axes over which it may be unreduced.
     """
     fitting = {axis: [dim for dim in dims if dim in names] for axis, dims in places.of.items()}
+    own = [tuple(state[0][at] for state in given) for at in range(len(names))]
+    sequences = functools.cache(functools.partial(_sequences, places))
+
+    def scope(allowed: Mapping[str, list[str]], in_turn: bool) -> Scope:
+        on = [tuple(axis for axis, dims in allowed.items() if name in dims) for name in names]
+        return Scope(tuple(map(sequences, names, on, own, itertools.repeat(in_turn))))
+
+    def fits(scope: Scope) -> bool:
+        return _layouts(scope, places, partial, most) <= most
+
     allowed = {axis: dims[:1] for axis, dims in fitting.items()}
-    in_turn = False  # whether axes split a dimension in one order alone
-    scope = _scope(places, names, given, allowed, in_turn)
-    if _layouts(scope, places, partial, most) > most:
-        in_turn = True
-        scope = _scope(places, names, given, allowed, in_turn)
+    widest = scope(allowed, False)
+    in_turn = not fits(widest)  # axes split a dimension in one order alone, where those of all orders are too many
+    widest = scope(allowed, True) if in_turn else widest
     for rank in range(1, max(map(len, fitting.values()), default=0)):
-        for axis, dims in fitting.items():
-            if rank < len(dims):
-                more = {**allowed, axis: [*allowed[axis], dims[rank]]}
-                wider = _scope(places, names, given, more, in_turn)
-                if _layouts(wider, places, partial, most) <= most:
-                    scope, allowed = wider, more
-    return scope
+        before = widest
+        for axis in (axis for axis, dims in fitting.items() if rank < len(dims)):
+            more = {**allowed, axis: [*allowed[axis], fitting[axis][rank]]}
+            wider = scope(more, in_turn)
+            if fits(wider):
+                widest, allowed = wider, more
+        if widest is before:
+            break
+    return widest
 
 
-def _scope(
-    places: Places, names: tuple[str, ...], given: Sequence[State], allowed: Mapping[str, list[str]], in_turn: bool
-) -> Scope:
-    own = [[state[0][at] for state in given] for at in range(len(names))]
-    on = [[axis for axis, dims in allowed.items() if name in dims] for name in names]
-    return Scope(tuple(tuple(_sequences(places, name, on[at], own[at], in_turn)) for at, name in enumerate(names)))
-
-
-def _sequences(places: Places, dim: str, axes: list[str], own: list[Axes], in_turn: bool) -> list[Axes]:
+def _sequences(places: Places, dim: str, axes: Axes, own: tuple[Axes, ...], in_turn: bool) -> tuple[Axes, ...]:
     """The sequences of axes that may split a dimension, the shortest first: those given, and others of some axes."""
     met = [split for split in places.given[dim] if set(split) <= set(axes)]
     found = dict.fromkeys(split[:cut] for split in (*own, *met) for cut in range(len(split) + 1))
     free = not in_turn and len(axes) <= FREELY_ORDERED
-    found |= dict.fromkeys(_orders(tuple(axes)) if free else _runs(tuple(axes), (*own, *met, ()), 1 if in_turn else 2))
+    found |= dict.fromkeys(_orders(axes) if free else _runs(axes, (*own, *met, ()), 1 if in_turn else 2))
     fitting = (split for split in found if places.sizes[dim] % places.mesh.extent(split) == 0)
-    return sorted(fitting, key=len)
+    return tuple(sorted(fitting, key=len))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -16,7 +16,7 @@ from typing import NoReturn
 from shardwise.errors import PlanError
 from shardwise.layout import Axes, splits
 from shardwise.notation import Operand
-from shardwise.planning.assembling import assembled, unique
+from shardwise.planning.assembling import assembled, passes, unique
 from shardwise.planning.bounds import moving_floor
 from shardwise.planning.graph import Scope, State, state_of
 from shardwise.planning.orders import Join, Leaf, Node, all_orders, few_orders, floor_of, one_order, values
@@ -32,7 +32,7 @@ AT_ONCE = 8_000  # looks, at moves and einsums, that a search of all layouts may
 PAIR_AT_ONCE = 30_000  # where a bound hardly helps: two operands meet in one einsum, from which all are a few cheap slices away
 BOUNDED = 90_000  # and one of all that may be part of something faster than what was found
 NARROW, WIDER = 300, 1200  # layouts of all values together
-LIMITED = 2  # times as long takes a look under a memory limit, where layouts have several labels
+LIMITED = 3  # times as long takes a look under a memory limit, where layouts have several labels
 PAIRS = 5000  # of layouts that go together into einsums, of all einsums together
 MOST_LOOKS = 100_000
 WIDER_AFTER = 20_000  # looks a search of some layouts took too long for one of more
@@ -91,7 +91,7 @@ def searched(stage: Stage) -> Searched:
     leaves = stage.leaves
     root = _every_order(stage, leaves)
     looks = math.inf if root is None else looks_in_all(root, stage.task.mesh)
-    looks *= 1 if stage.task.memory_limit is None else LIMITED
+    looks *= (1 if stage.task.memory_limit is None else LIMITED) * (1 + len(stage.task.equation.via))  # stages share the time
     if root is not None and looks <= (AT_ONCE if len(leaves) != 2 else PAIR_AT_ONCE):
         with contextlib.suppress(TooMany):
             search = _search(stage, root, None, math.inf, MOST_LOOKS)
@@ -124,30 +124,45 @@ def _widening(stage: Stage, leaves: list[Leaf], every: Node | None) -> Searched:
     """Searches of more and more layouts, each for what may be faster than the programs found before."""
     few = _every_order(stage, leaves) if stage.task.exact else few_orders(leaves, stage.result.dims, stage.dims, stage.costs)
     assert few is not None
-    arrays = [(operand.dims, state_of(operand.layout)) for operand in (stage.result, *_largest_first(stage))]
-    places = places_of(arrays, stage.result.dims, sorted(stage.result.free), stage.dims, stage.task.mesh)
-    floor, found, looks = _floor(stage, few), list[Found](), 0
-    narrow, wider = (scopes_of(few, places, state_of(stage.result.layout), most) for most in (NARROW, WIDER))
-    rounds: list[tuple[Node, dict[Node, Scope] | None, bool]] = [(few, narrow, False)]
-    rounds += [(every, None, False)] if every is not None else []
-    rounds += [(few, wider, False)] if any(wider[node].sequences != narrow[node].sequences for node in wider) else []
-    rounds += [(few, narrow, True)] if stage.task.memory_limit is not None else []
-    for root, scopes, lean in rounds:
-        if found and (lean or (scopes is wider and looks > WIDER_AFTER)):
-            break
-        search = _search(stage, root, scopes, _bound(root, found), MOST_LOOKS - looks if found else math.inf, lean)
-        try:
-            more = search.candidates(root, wanted_states(stage.result, stage.task, None if scopes is None else scopes[root]))
-        except TooMany:
-            looks = MOST_LOOKS - LAST_LOOKS
-            continue
-        looks += search.ground.looked
-        if scopes is None and more:
-            return Searched(root, more, True, floor)
-        found = sorted([*more, *found], key=lambda each: each.seconds)
+    narrow = _scopes(stage, few, NARROW)
+    found, looks = _candidates(stage, few, narrow, [], 0)
+    if every is not None:
+        with contextlib.suppress(TooMany):
+            first, _ = _candidates(stage, every, None, found, looks)
+            if first:
+                return Searched(every, first, True, _floor(stage, few))
+        looks = MOST_LOOKS - LAST_LOOKS
+    if not found or looks <= WIDER_AFTER or every is not None:
+        wider = _scopes(stage, few, WIDER // (1 + len(stage.task.equation.via)))
+        if any(wider[node].sequences != narrow[node].sequences for node in wider):
+            with contextlib.suppress(TooMany):
+                more, _ = _candidates(stage, few, wider, found, looks)
+                found = sorted([*more, *found], key=lambda each: each.seconds)
+    if not found and stage.task.memory_limit is not None:
+        found, _ = _candidates(stage, few, narrow, [], 0, lean=True)
     if not found:
         _fail(stage, few, narrow)
-    return Searched(few, found, False, floor)
+    return Searched(few, found, False, _floor(stage, few))
+
+
+def _candidates(
+    stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None, found: list[Found], looks: int, lean: bool = False
+) -> tuple[list[Found], int]:
+    """What a search finds that may be among the first, given those found before; and how much was looked at in all.
+
+    Raises:
+        TooMany: it looks at more than is left.
+    """
+    search = _search(stage, root, scopes, _bound(root, found), MOST_LOOKS - looks if found else math.inf, lean)
+    more = search.candidates(root, wanted_states(stage.result, stage.task, None if scopes is None else scopes[root]))
+    return more, looks + search.ground.looked
+
+
+def _scopes(stage: Stage, root: Node, most: int) -> dict[Node, Scope]:
+    wanted = state_of(stage.result.layout)
+    arrays = [(operand.dims, state_of(operand.layout)) for operand in (stage.result, *_largest_first(stage))]
+    places = places_of(arrays, stage.result.dims, sorted(stage.result.free), stage.dims, stage.task.mesh)
+    return scopes_of(root, places, wanted, most)
 
 
 def _bound(root: Node, found: list[Found]) -> float:
@@ -179,6 +194,11 @@ def _floor(stage: Stage, root: Node) -> float:
     return floor_of(root, stage.task.sizes, stage.costs)
 
 
+def _largest_first(stage: Stage) -> list[Operand]:
+    sizes = stage.task.sizes
+    return sorted(stage.operands, key=lambda operand: -math.prod(sizes[dim] for dim in operand.dims))
+
+
 @dataclass(frozen=True, slots=True)
 class Programs:
     """The programs of a stage, cheapest first; whether the first is the best of all, and what none is faster than."""
@@ -197,8 +217,12 @@ def programs_of(task: Problem, operands: tuple[Operand, ...], result: Operand, m
     made = searched(stage_of(task, operands, result))
     names = unique([operand.name for operand in operands])
     programs: dict[Program, None] = {}
+    passed: set[tuple[object, ...]] = set()
     for each in made.found:
-        programs.setdefault(assembled(each, made.root, operands, names, result, task.mesh))
+        path = passes(each)
+        if path not in passed:  # one that is found by way of several layouts is written once
+            passed.add(path)
+            programs.setdefault(assembled(each, made.root, operands, names, result, task.mesh))
         if len(programs) == most:
             break
     return Programs(tuple(programs), made.whole, made.floor_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardwise.chips import Hardware, Memory, Torus
@@ -69,14 +69,15 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
     flops = sum(product.flops for product in made)
     peak = sum(product.flops / cores.hardware.flops(product.dtype, cores.mesh) for product in made)
     cycles = instruction.cycles
+    from_host = host_seconds(cores, moved_bytes(cores, home, instruction, in_host))
     if cycles and cores.clock_hz:
-        return Kernel(cycles / cores.clock_hz, bool(made), flops, peak)
+        return Kernel(max(cycles / cores.clock_hz, from_host), bool(made), flops, peak)
     if target and not made:
         cores.note(
             f"a custom call of {target[1]}: reckoned by the bytes that it takes and gives alone, its FLOPs are not known"
         )
-    moved = hbm_bytes(cores, home, instruction)
-    seconds = max(peak, moved / cores.hardware.memory_speed(cores.mesh))
+    moved = moved_bytes(cores, home, instruction, in_main)
+    seconds = max(peak, moved / cores.hardware.memory_speed(cores.mesh), from_host)
     if seconds == 0 and isinstance(cores.hardware.links, Torus) and _size(instruction.shape) > 4096:
         cores.note("work on arrays on the chip, without the compiler's cycles: reckoned as nothing")
     if not made and _size(instruction.shape) <= 64 and moved <= 1024:
@@ -84,25 +85,28 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
     return Kernel(seconds + cores.launch_seconds, bool(made), flops, peak)
 
 
-def hbm_bytes(cores: Cores, home: Computation, instruction: Instruction) -> float:
-    """The bytes that an instruction reads from and writes to main memory; arrays on the chip cost none of it."""
+Where = Callable[[Cores, shapes.Array], bool]
+
+
+def moved_bytes(cores: Cores, home: Computation, instruction: Instruction, where: Where) -> float:
+    """The bytes that an instruction reads from and writes to one memory: main memory, or the host's."""
+
+    def held(name: str) -> float:
+        return _bytes(cores, home.by_name[name].shape, where) if name in home.by_name else 0.0
+
+    given = _bytes(cores, instruction.shape, where)
     match instruction.opcode:
         case "dynamic-update-slice":
-            update = instruction.operands[1:2]
-            return 2.0 * sum(_main_bytes(cores, home.by_name[name].shape) for name in update if name in home.by_name)
+            update = sum(_size(home.by_name[name].shape) for name in instruction.operands[1:2] if name in home.by_name)
+            return sum(map(held, instruction.operands[1:2])) + min(given, update)
         case opcode if opcode in _READS_A_PART:
-            whole = sum(
-                _main_bytes(cores, home.by_name[name].shape) for name in instruction.operands[:1] if name in home.by_name
-            )
-            return min(whole, _size(instruction.shape)) + _main_bytes(cores, instruction.shape)
+            return min(sum(map(held, instruction.operands[:1])), _size(instruction.shape)) + given
         case opcode if opcode.endswith("-start"):
-            return _main_bytes(cores, instruction.shape)  # it lists what it takes and what it gives
+            return given  # it lists what it takes and what it gives
         case "fusion":
-            return _fusion_bytes(cores, home, instruction)
+            return _fusion_bytes(cores, home, instruction, where)
         case _:
-            taken = {name for name in instruction.operands if name in home.by_name}
-            read = sum(_main_bytes(cores, home.by_name[name].shape) for name in taken)
-            return float(read + _main_bytes(cores, instruction.shape))
+            return float(sum(map(held, set(instruction.operands))) + given)
 
 
 def on_chip(cores: Cores, array: shapes.Array) -> bool:
@@ -110,7 +114,25 @@ def on_chip(cores: Cores, array: shapes.Array) -> bool:
     return isinstance(cores.hardware.links, Torus) and array.space not in (0, HOST_SPACE)
 
 
-def _fusion_bytes(cores: Cores, home: Computation, instruction: Instruction) -> float:
+def in_host(cores: Cores, array: shapes.Array) -> bool:
+    """Whether an array lies in the memory of the host, and that is none that the device shares."""
+    return array.space == HOST_SPACE and not cores.hardware.shared
+
+
+def in_main(cores: Cores, array: shapes.Array) -> bool:
+    """Whether an array lies in the main memory of the device."""
+    return not on_chip(cores, array) and not in_host(cores, array)
+
+
+def host_seconds(cores: Cores, moved: float) -> float:
+    """How long so many bytes take between a device and its host, one way."""
+    speed = cores.hardware.host_speed(cores.mesh)
+    if moved and speed is None:
+        cores.note("no figure of the link to the host is known: reckoned with the speed of main memory")
+    return moved / (speed or cores.hardware.memory_speed(cores.mesh))
+
+
+def _fusion_bytes(cores: Cores, home: Computation, instruction: Instruction, where: Where) -> float:
     called = cores.module.computations.get(next((name for _, name in instruction.called()), ""))
     if called is None:
         return 0.0
@@ -120,9 +142,9 @@ def _fusion_bytes(cores: Cores, home: Computation, instruction: Instruction) -> 
         outer, inner = home.by_name.get(name), parameters.get(place)
         if outer is None:
             continue
-        whole = _main_bytes(cores, outer.shape)
+        whole = _bytes(cores, outer.shape, where)
         total += min(whole, _part_read(called, inner)) if inner is not None and whole else whole
-    return total + min(_main_bytes(cores, instruction.shape), _part_written(called, instruction))
+    return total + min(_bytes(cores, instruction.shape, where), _part_written(called, instruction))
 
 
 def _part_read(called: Computation, parameter: Instruction) -> float:
@@ -158,15 +180,33 @@ def _arrays(text: str) -> Iterator[shapes.Array]:
         return
 
 
-def _main_bytes(cores: Cores, text: str) -> float:
-    return float(sum(array.bytes for array in _arrays(text) if not on_chip(cores, array)))
+def _bytes(cores: Cores, text: str, where: Where) -> float:
+    return float(sum(array.bytes for array in _arrays(text) if where(cores, array)))
 
 
 def _size(text: str) -> float:
     return float(sum(array.bytes for array in _arrays(text)))
 
 
-def moved_bytes(cores: Cores, source: str, result: str) -> float:
-    """The bytes of main memory that a copy of all of `result` touches: those of each end that is not on the chip."""
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy between memories: the bytes that it moves, how long it takes, and whether it goes to the host or comes from it."""
+
+    moved_bytes: float
+    seconds: float
+    to_host: bool = False
+    from_host: bool = False
+
+
+def copied(cores: Cores, source: str, result: str, piece: str) -> Copy:
+    """The copy of a piece from where `source` lies to where `result` does.
+
+    On the device it costs the bytes of main memory that it touches, those of each end that is not on the chip; what
+    passes the link to the host is bound by that.
+    """
     ends = [next(_arrays(source), None), next(_arrays(result), None)]
-    return _size(result) * sum(1 for end in ends if end is not None and not on_chip(cores, end))
+    away = [end is not None and in_host(cores, end) for end in ends]
+    if away[0] != away[1]:
+        return Copy(_size(piece), host_seconds(cores, _size(piece)), to_host=away[1], from_host=away[0])
+    moved = _size(piece) * sum(1 for end in ends if end is not None and not on_chip(cores, end))
+    return Copy(moved, moved / cores.hardware.memory_speed(cores.mesh))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shardwise.chips.links import Route
 from shardwise.compiled.facts import Collective
-from shardwise.compiled.schedule.kernels import Cores, kernel, moved_bytes
+from shardwise.compiled.schedule.kernels import Cores, copied, kernel
 from shardwise.compiled.schedule.traffic import traffic
 from shardwise.compiled.schedule.work import products
 from shardwise.compiled.text.flow import carries_on
@@ -18,6 +18,7 @@ from shardwise.compiled.text.walk import SCHEDULES, Survey, survey, visits
 
 PER_SECOND = 10**15  # whole numbers: a loop's trips are equal, and spans meet, exactly
 DMA = "memory"
+TO_HOST, FROM_HOST = "to host", "from host"
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 
 
@@ -121,9 +122,9 @@ class Recorder:
                 yield from self._work(home, instruction)
         elif opcode in SCHEDULES:
             yield from self._entered(home, instruction)
-        elif opcode in COPIES:
+        elif opcode in COPIES or self._sliced(instruction):
             yield self._copy(home, instruction)
-        elif opcode in ("copy-done", "slice-done", "dynamic-slice-done", "dynamic-update-slice-done"):
+        elif opcode in ("copy-done", "slice-done", "dynamic-slice-done", "dynamic-update-slice-done", "fusion-done"):
             yield from map(Await, instruction.operands[:1])
         elif opcode.endswith(("-done", "-update")):
             return
@@ -173,13 +174,27 @@ class Recorder:
             self.dones[home.name] = {name: instruction for instruction in ending for name in instruction.operands}
         return self.dones[home.name]
 
+    def _sliced(self, instruction: Instruction) -> tuple[Computation, Instruction] | None:
+        """Of a fusion that starts here and does nothing but cut an array, or update a piece of it: where, and what does."""
+        called = self.module.computations.get(next((name for _, name in instruction.called()), ""))
+        if instruction.opcode != "fusion-start" or called is None or called.root is None:
+            return None
+        moving = [i for i in called.instructions if i.opcode not in ("parameter", "constant", "bitcast", "copy")]
+        does = moving[0] if len(moving) == 1 else called.root
+        plain = len(moving) <= 1 and does.opcode in ("dynamic-slice", "dynamic-update-slice", "slice", "copy")
+        return (called, does) if plain else None
+
     def _copy(self, home: Computation, instruction: Instruction) -> Issue:
         done = self._done(home).get(instruction.name)
-        source = home.by_name.get(next(iter(instruction.operands), ""))
         result = done.shape if done is not None else instruction.shape
-        moved = moved_bytes(self.cores, source.shape if source else result, result)
-        seconds = moved / self.cores.hardware.memory_speed(self.cores.mesh)
-        return Issue(instruction.name, (Transfer(instruction.name, (DMA,), femtoseconds(seconds), moved),))
+        within, moves = self._sliced(instruction) or (home, instruction)
+        updates = moves.opcode.startswith("dynamic-update-slice")  # of its first operand a piece, the second
+        source = within.by_name.get(next(iter(moves.operands[updates:]), ""))
+        taken = source.shape if source else result
+        found = copied(self.cores, taken, result, taken if updates else result)
+        lane = TO_HOST if found.to_host else FROM_HOST if found.from_host else DMA
+        moved = Transfer(instruction.name, (lane,), femtoseconds(found.seconds), found.moved_bytes)
+        return Issue(instruction.name, (moved,))
 
     def _entered(self, home: Computation, instruction: Instruction) -> Iterator[Step]:
         called = [(role, self.module.computations[n]) for role, n in instruction.called() if n in self.module.computations]

@@ -16,7 +16,7 @@ from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.schedule.kernels import Cores
 from shardwise.compiled.schedule.replay import COMPUTE, Event, Player, Run, flattened
-from shardwise.compiled.schedule.tape import PER_SECOND, record
+from shardwise.compiled.schedule.tape import FROM_HOST, PER_SECOND, TO_HOST, record
 from shardwise.compiled.schedule.work import Workbook
 from shardwise.compiled.text.hlo import Module
 from shardwise.mesh import Mesh
@@ -214,6 +214,9 @@ def _notes(cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[st
         notes.append("devices next to each other along an axis are taken as linked: no permute goes round about")
     if not cores.launch_seconds:
         notes.append("starting a kernel costs nothing: no figure is known")
+    speed = hardware.host_speed(mesh)
+    if speed is not None and any(event.lane in (TO_HOST, FROM_HOST) for event, _, _ in flat):
+        notes.append(f"the link to the host {speed:.3g} bytes/s each way, for each device")
     notes += [text + (f" ({count} places)" if count > 1 else "") for text, count in cores.notes.items()]
     notes += [f"{unread.text}: {unread.why}" for unread in cores.book.unread]
     notes += dict.fromkeys(player.notes)

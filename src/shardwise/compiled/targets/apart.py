@@ -1,144 +1,163 @@
-"""Compiling in a process of its own, so that a compiler that ends its process, or is a gigabyte, stays out of this one."""
+"""Compiling in a process of its own, kept for the next time: a compiler that ends its process never ends this one."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import atexit
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
-
-import jax
-from jax.sharding import AxisType
+from typing import IO, Any
 
 from shardwise.chips.topology import Topology
-from shardwise.compiled.facts import MemoryUse
-from shardwise.compiled.targets.homing import at_home, written_mesh
-from shardwise.compiled.targets.portable import Portable, export_platform, portable, untraced
-from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError, ShardwiseError
+from shardwise.compiled.targets.programs import Made, Program
+from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError
 from shardwise.mesh import Mesh
 
-PROGRAM, REQUEST, ANSWER = "program.bin", "request.json", "answer.json"
+TIMEOUT_SECONDS = 600.0
 _ERRORS = {error.__name__: error for error in (CompileError, HardwareError, MeshError, MissingExtraError)}
+_COMMAND = (sys.executable, "-P", "-m", "shardwise.compiled.targets.child")
+# What compilers read of the environment, when they are loaded: a helper that was started with other words is replaced.
+_READ_WHEN_LOADED = re.compile(r"XLA_|LIBTPU_|TPU_|JAX_|CUDA_|LD_LIBRARY_PATH|PATH$|PYTHONPATH")
+_FATAL = re.compile(r"F\d{4} ")  # how compilers log the line that they end with
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """What came back: the compiled text, what it takes of a device's memory, and the arguments taken as replicated."""
+class Request:
+    """What the helper is asked: a program, and the devices to compile it for."""
 
-    text: str
-    memory: MemoryUse | None
-    replicated: tuple[str, ...]
+    program: Program
+    topology: str
+    axes: tuple[tuple[str, int], ...]
 
 
-def compile_apart(
-    function: Callable[..., Any], args: tuple[Any, ...], topology: Any, axes: Any = None, *, timeout_seconds: float = 600
-) -> Apart:
-    """Compile a function for devices that are not attached, in a child process; this one loads no compiler of theirs.
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why the helper has no text: the name of one of Shardwise's errors, and its message."""
 
-    >>> a = jax.ShapeDtypeStruct((8, 16), "float32")
-    >>> found = compile_apart(lambda a: a @ a.T, (a,), "v5e:2x4")
-    >>> "is_scheduled=true" in found.text, found.replicated
-    (True, ('[0]',))
+    error: str
+    message: str
+
+
+class BrokenDownError(CompileError):
+    """The compiler ended its process."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Helper:
+    """A running process that compiles, the line to it, and what it logs."""
+
+    process: subprocess.Popen[bytes]
+    line: Connection
+    log: IO[bytes]
+    environment: dict[str, str]
+    owner: int
+
+
+_kept: list[_Helper] = []  # at most one
+_lock = threading.Lock()
+
+
+def compile_apart(program: Program, topology: Any, grid: Mesh, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Made:
+    """Compile a program for devices that are not attached, in the helper; this process loads no compiler of theirs.
+
+    >>> import jax
+    >>> from shardwise.compiled.targets.programs import program_of
+    >>> found = compile_apart(program_of(jax.jit(lambda a: a * 2).lower(1.0)), "v5e:1x1", Mesh.parse("x=1"))
+    >>> "is_scheduled=true" in found.text
+    True
 
     Args:
-        axes: `"x=4, y=2"`; by default those of the mesh that the arguments lie on, or one axis x over all devices.
-        timeout_seconds: how long the child may take; then it is ended.
+        timeout_seconds: how long it may take; then the helper is ended.
 
     Raises:
-        CompileError: the function cannot be traced or moved to another process; or the compiler refuses, breaks down or
-            takes too long.
+        CompileError: the compiler refuses, breaks down or takes too long.
         HardwareError, MeshError, MissingExtraError: as `mesh_of` raises them.
     """
     topology = Topology.parse(topology)
-    if importlib.util.find_spec("flatbuffers") is None:
-        raise MissingExtraError('a program is written down with flatbuffers: pip install "shardwise[tpu]" (or [gpu])')
-    mesh = _abstract_mesh(topology, args, axes)
-    homed, replicated = at_home(args, mesh)
-    made = portable(function, args, mesh, export_platform(topology.kind))
-    if not isinstance(made, Portable):
-        if isinstance(made[0], ShardwiseError):
-            raise made[0]
-        raise CompileError(untraced(function, made)) from made[0]
-    leaves = jax.tree.leaves(homed)
-    request = {
-        "topology": topology.name,
-        "axes": list(mesh.shape.items()),
-        "axis_types": [kind.name for kind in mesh.axis_types],
-        "specs": [_written(leaves[index]) for index in made.takes],
-        "donated": made.donated,
-    }
-    with tempfile.TemporaryDirectory(prefix="shardwise-") as name:
-        folder = Path(name)
-        (folder / PROGRAM).write_bytes(_serialized(made, function))
-        (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        answer = _asked(folder, topology, timeout_seconds)
-    if "error" in answer:
-        raise _ERRORS.get(answer["error"], CompileError)(answer["message"])
-    memory = MemoryUse(**answer["memory"]) if answer["memory"] else None
-    return Apart(answer["text"], memory, replicated)
+    with _lock:
+        helper = _helper()
+        try:
+            said = _asked(helper, Request(program, topology.name, grid.axes), topology, timeout_seconds)
+        except BaseException:  # an answer that is still to come would be taken for that to the next request
+            end_helper()
+            raise
+    if isinstance(said, Failed):
+        raise _ERRORS.get(said.error, CompileError)(said.message)
+    return said
 
 
-def _abstract_mesh(topology: Topology, args: Any, axes: Any) -> jax.sharding.AbstractMesh:
-    written = written_mesh(args)
-    wanted = written if axes is None else axes
-    grid = Mesh((("x", topology.size),)) if wanted is None else Mesh.parse(wanted)
-    types = dict(zip(written.axis_names, written.axis_types, strict=True)) if written is not None else {}
-    kinds = tuple(types.get(name, AxisType.Explicit) for name in grid.names)
-    return jax.sharding.AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=kinds)
+def start_helper() -> None:
+    """Start the helper, if it does not run: it loads JAX while this process traces."""
+    with _lock:
+        _helper()
 
 
-def _serialized(made: Portable, function: Callable[..., Any]) -> bytes:
-    try:
-        return bytes(made.program.serialize())
-    except Exception as error:  # of many types: what an operation or a tree cannot be written as
-        raise CompileError(f"{untraced(function, [error])}\nit cannot be sent to another process") from error
+def end_helper() -> None:
+    """End the helper, if one runs; the next request starts another."""
+    while _kept:
+        helper = _kept.pop()
+        helper.line.close()
+        helper.log.close()
+        if helper.owner == os.getpid():
+            helper.process.kill()
+            helper.process.wait()
 
 
-def _written(leaf: Any) -> dict[str, Any]:
-    spec = getattr(getattr(leaf, "sharding", None), "spec", None)
-    if spec is None:
-        return {"partitions": [], "unreduced": [], "reduced": []}
-    return {"partitions": list(spec.partitions), "unreduced": sorted(spec.unreduced), "reduced": sorted(spec.reduced)}
+atexit.register(end_helper)
 
 
-def _asked(folder: Path, topology: Topology, timeout_seconds: float) -> dict[str, Any]:
+def _helper() -> _Helper:
+    environment = _environment()
+    for helper in _kept:
+        if helper.owner == os.getpid() and helper.process.poll() is None and helper.environment == environment:
+            return helper
+    end_helper()
+    ours, theirs = Pipe()
+    log = tempfile.TemporaryFile(prefix="shardwise-")  # noqa: SIM115 - closed with the helper
+    process = subprocess.Popen(
+        [*_COMMAND, str(theirs.fileno())], env={**os.environ, **environment}, pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,  # Ctrl-C is for this process
+    )  # fmt: skip
+    theirs.close()
+    _kept.append(_Helper(process, ours, log, environment, os.getpid()))
+    return _kept[0]
+
+
+def _environment() -> dict[str, str]:
+    """What the helper reads, no device of this machine taking part."""
+    read = {name: value for name, value in os.environ.items() if _READ_WHEN_LOADED.match(name)}
     home = str(Path(__file__).parents[3])
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "shardwise.compiled.targets.child", str(folder)]
-    # No device of this machine takes part.
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    return {**read, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+
+
+def _asked(helper: _Helper, request: Request, topology: Topology, timeout_seconds: float) -> Made | Failed:
+    begin = os.fstat(helper.log.fileno()).st_size
     try:
-        child = subprocess.run(
-            command,
-            env=environment,
-            cwd=folder,
-            capture_output=True,
-            timeout=timeout_seconds,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        raise CompileError(
-            f"{topology}: compiling took longer than {timeout_seconds:g} seconds and was ended: allow more, or compile less"
-        ) from None
-    answer = folder / ANSWER
-    if child.returncode or not answer.exists():
-        said = _fault(child.stderr.decode("utf-8", "replace"))
-        raise CompileError(f"{topology}: the compiler broke down ({_ended(child.returncode)}): {said}")
-    return json.loads(answer.read_text(encoding="utf-8"))
+        helper.line.send(request)
+        if not helper.line.poll(timeout_seconds):
+            raise CompileError(
+                f"{topology}: compiling took longer than {timeout_seconds:g} seconds and was ended: allow more, or compile less"
+            )
+        return helper.line.recv()
+    except (EOFError, ConnectionError):
+        code = helper.process.wait()
+        log = helper.log.fileno()  # its position is the helper's too: it is not moved
+        said = _fault(os.pread(log, os.fstat(log).st_size - begin, begin).decode("utf-8", "replace"))
+        raise BrokenDownError(f"{topology}: the compiler broke down ({_ended(code)}): {said}") from None
 
 
-def _fault(stderr: str) -> str:
-    """The line that tells most: the first fatal one that a compiler logs (they begin with F), else the last."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    fatal = [line for line in lines if line.startswith("F") and "Check failed" in line]
+def _fault(logged: str) -> str:
+    """The line that tells most: the first fatal one that a compiler logs, else the last."""
+    lines = [line.strip() for line in logged.splitlines() if line.strip()]
+    fatal = [line for line in lines if _FATAL.match(line)]
     return (fatal or lines[-1:] or ["it said nothing"])[0][:300]
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType
+from jax.sharding import AbstractDevice, AxisType
 
 from shardwise.chips.placing import Position, mesh_order
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import MemoryUse
-from shardwise.errors import CompileError, HardwareError, MissingExtraError, one_line
+from shardwise.errors import HardwareError, MissingExtraError, one_line
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import checked_types
 
@@ -55,6 +55,12 @@ _GPUS = {
     "h200": _Gpu("NVIDIA H200 141GB HBM3e", 9, 132, 151397597184, 4800000000000, 52428800, 1.98),
     "b200": _Gpu("NVIDIA B200", 10, 148, 191514411008, 7672320000000, 132644864, 1.965),
 }
+
+# JAX's kind of a TPU device, and its cores.
+_TPUS = {
+    "v3": ("TPU v3", 1), "v4": ("TPU v4", 2), "v5e": ("TPU v5 lite", 1), "v5p": ("TPU v5", 2), "v6e": ("TPU v6 lite", 1),
+    "v7x": ("TPU7x", 1),
+}  # fmt: skip
 
 # A GpuTargetConfigProto as text; what stands as a number here is the same on Hopper and Blackwell.
 _GPU_TARGET = """
@@ -131,8 +137,29 @@ def mesh_of(topology: Any, axes: Any = None, *, axis_types: Iterable[AxisType] |
     return jax.sharding.Mesh(devices.reshape([size for _, size in grid.axes]), grid.names, axis_types=types)
 
 
+def target_mesh(topology: Any, axes: Any = None, *, axis_types: Iterable[AxisType] | None = None) -> jax.sharding.AbstractMesh:
+    """The same mesh without devices, of which it says the kind alone: it needs no compiler.
+
+    >>> mesh = target_mesh("v5e:2x4", "x=4, y=2")
+    >>> dict(mesh.shape), mesh.abstract_device.device_kind
+    ({'x': 4, 'y': 2}, 'TPU v5 lite')
+
+    Raises:
+        HardwareError: the topology cannot be read.
+    """
+    topology = Topology.parse(topology)
+    grid = Mesh((("x", topology.size),)) if axes is None else Mesh.parse(axes)
+    name = topology.name.split(":")[0]
+    kind, cores = _TPUS[name] if topology.kind == "tpu" else (_GPUS[name].description, _GPUS[name].cores)
+    types = tuple(axis_types or (AxisType.Explicit,) * len(grid.axes))
+    device = AbstractDevice(device_kind=kind, num_cores=cores, platform=topology.kind)
+    return jax.sharding.AbstractMesh(
+        tuple(size for _, size in grid.axes), grid.names, axis_types=types, abstract_device=device
+    )  # fmt: skip
+
+
 def compiler_options(topology: Topology) -> dict[str, Any]:
-    """What `lowered.compile(compiler_options=...)` needs for a topology; the process's own flags stay as they are.
+    """The options that the compiler needs for a topology; the process's own flags stay as they are.
 
     Raises:
         MissingExtraError: for GPUs, the CUDA compiler is not installed.
@@ -143,30 +170,19 @@ def compiler_options(topology: Topology) -> dict[str, Any]:
     return {"xla_gpu_autotune_level": 0, "xla_gpu_cuda_data_dir": str(_cuda_folder(topology))}
 
 
-def compile_for(lowered: jax.stages.Lowered, topology: Topology) -> jax.stages.Compiled:
-    """Compile what is lowered on a mesh of a topology's devices.
-
-    Raises:
-        CompileError: the compiler refuses, with its reason: the program may need more memory than a device has.
-    """
-    try:
-        return lowered.compile(compiler_options=compiler_options(topology))
-    except MissingExtraError:
-        raise
-    except Exception as error:  # XLA's errors share no public type
-        way_out = "\nshard it further, or rematerialise" if "memory" in str(error).lower() else ""
-        raise CompileError(f"{topology}: the compiler refuses: {reason(error)}{way_out}") from error
-
-
-def memory_of(compiled: jax.stages.Compiled) -> MemoryUse | None:
-    """What a compiled program needs on each device, as the compiler says; None where it does not."""
-    stats = compiled.memory_analysis()
+def memory_use(stats: Any) -> MemoryUse | None:
+    """What a compiled program needs for each device, from the compiler's figures; None where it gives none."""
     if stats is None:
         return None
-    arguments, outputs, temporaries, aliased, code = (
-        int(getattr(stats, f"{name}_size_in_bytes")) for name in ("argument", "output", "temp", "alias", "generated_code")
-    )
-    return MemoryUse(arguments, outputs, temporaries, aliased, code, arguments + outputs - aliased + temporaries)
+    arguments, outputs, temporaries, aliased, code = _sizes(stats, "")
+    on_host = _sizes(stats, "host_")
+    host = on_host[0] + on_host[1] + on_host[2] - on_host[3]
+    return MemoryUse(arguments, outputs, temporaries, aliased, code, arguments + outputs - aliased + temporaries, host)
+
+
+def _sizes(stats: Any, where: str) -> tuple[int, ...]:
+    names = ("argument", "output", "temp", "alias", "generated_code")
+    return tuple(int(getattr(stats, f"{where}{name}_size_in_bytes")) for name in names)
 
 
 def reason(error: BaseException) -> str:

@@ -15,10 +15,11 @@ from shardwise.runtime.devices import AnyMesh
 
 
 def at_home(args: Any, mesh: AnyMesh) -> tuple[Any, tuple[str, ...]]:
-    """Give every array of a tree its place on a mesh: shapes, dtypes and layouts stay, data and old devices do not.
+    """Give every array of a tree its place on a mesh: shapes, dtypes, layouts and memories stay, data and devices do not.
 
-    Arrays and `jax.ShapeDtypeStruct`s laid out on another mesh keep their `PartitionSpec`; those that lie on no mesh are
-    taken as replicated, and their paths are returned. Python numbers stay as they are, and so does what is no array.
+    Arrays and `jax.ShapeDtypeStruct`s laid out on another mesh keep their `PartitionSpec` and memory kind; those that lie
+    on no mesh are taken as replicated, and their paths are returned. Numbers, NumPy's too, stay as they are, since a
+    static argument may be one, and so does what is no array.
 
     >>> mesh = jax.sharding.AbstractMesh((4,), ("x",))
     >>> args, replicated = at_home((np.ones((8, 2), np.float32), 3.0), mesh)
@@ -31,13 +32,14 @@ def at_home(args: Any, mesh: AnyMesh) -> tuple[Any, tuple[str, ...]]:
     replicated = []
 
     def home(path: Any, leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic):
+        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray):
             return leaf
         where = jax.tree_util.keystr(path)
-        spec = _spec(getattr(leaf, "sharding", None), mesh, where)
+        laid = getattr(leaf, "sharding", None)
+        spec = _spec(laid, mesh, where)
         if spec is None and leaf.ndim:
             replicated.append(where)
-        sharding = NamedSharding(mesh, spec or PartitionSpec())
+        sharding = NamedSharding(mesh, spec or PartitionSpec(), memory_kind=_memory_kind(laid))
         weak = bool(getattr(leaf, "weak_type", False))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
@@ -72,6 +74,12 @@ def _spec(sharding: Any, mesh: AnyMesh, where: str) -> PartitionSpec | None:
     raise MeshError(
         f"{where} is laid out by a {type(sharding).__name__}, which names no axes: give it a NamedSharding, as sw.put does"
     )
+
+
+def _memory_kind(sharding: Any) -> str | None:
+    """The memory that was asked for; None for that of the device, which need not be said."""
+    kind = getattr(sharding, "memory_kind", None)
+    return None if kind == "device" else kind
 
 
 def _check_axes(sharding: NamedSharding, mesh: AnyMesh, where: str) -> None:

@@ -1,43 +1,62 @@
-"""Functions lowered on a mesh of devices that are not attached."""
+"""Functions lowered for devices that are not attached: traced on the axes of a mesh, whatever devices they were written for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from shardwise.chips.topology import Topology
+from shardwise.compiled.targets.devices import mesh_of, target_mesh
 from shardwise.compiled.targets.homing import at_home
-from shardwise.compiled.targets.portable import Portable, export_platform, is_jitted, portable, untraced
+from shardwise.compiled.targets.programs import Program, program_of
+from shardwise.compiled.targets.tracing import is_jitted, untraced
+from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.errors import CompileError, ShardwiseError
+from shardwise.mesh import Mesh
+from shardwise.runtime.devices import AnyMesh
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """A function lowered on a mesh, and what was taken for granted on the way.
+    """A function lowered for a mesh, and what was taken for granted on the way.
 
     Attributes:
-        lowered: ready for `compile_for`.
+        program: ready for `compile_program`, here or in another process.
+        traced: what was lowered, with its jaxpr.
         replicated: paths of the arguments that said no layout on a mesh, and are taken as replicated.
         moved: whether the function holds on to another mesh, and was traced there.
-        traced: what was lowered; None for a function that was moved.
     """
 
-    lowered: jax.stages.Lowered
+    program: Program
+    traced: Any
     replicated: tuple[str, ...] = ()
     moved: bool = False
-    traced: Any = None
 
 
-def lower_on(function: Callable[..., Any], args: tuple[Any, ...], mesh: jax.sharding.Mesh) -> Lowering:
-    """Trace a function with its arguments at home on a mesh, that mesh being in force, and lower it.
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way to trace: with these arguments, under what is in force, and lowered for a platform by name or by its devices."""
 
-    A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an array that it closes
-    over) is traced where it is at home, exported, and lowered from there.
+    args: Any
+    in_force: Callable[[], AbstractContextManager[Any]]
+    platforms: tuple[str, ...] | None
+    moved: bool = False
 
-    >>> from shardwise.compiled.targets.devices import mesh_of
-    >>> lowering = lower_on(lambda a: a * 2, (jax.ShapeDtypeStruct((8,), "float32"),), mesh_of("v5e:2x4"))
+
+def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh) -> Lowering:
+    """Trace a function with its arguments at home on the axes of a mesh, which are in force, and lower it for a topology.
+
+    No device takes part, though the mesh says their kind, so that what was traced before for others, which JAX remembers,
+    makes no difference. A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an
+    array that it closes over) is traced where it is at home. One that calls Python back (`jax.debug.print`) can be
+    lowered for its devices alone: for those of the topology.
+
+    >>> mesh = jax.sharding.AbstractMesh((8,), ("x",))
+    >>> lowering = lower_on(lambda a: a * 2, (jax.ShapeDtypeStruct((8,), "float32"),), "v5e:2x4", mesh)
     >>> lowering.replicated, lowering.moved
     (('[0]',), False)
 
@@ -45,33 +64,47 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], mesh: jax.shar
         CompileError: the function cannot be traced; with its own error, and the line.
         MeshError: an argument's layout does not fit the mesh.
     """
-    homed, replicated = at_home(args, mesh)
-    jitted: Any = function if is_jitted(function) else jax.jit(function)
-    try:
-        with jax.set_mesh(mesh):
-            traced = jitted.trace(*homed)
-            return Lowering(traced.lower(), replicated, traced=traced)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever the user's function raises, SystemExit too
-        moved = _moved(function, args, homed, mesh)
-        if isinstance(moved, jax.stages.Lowered):
-            return Lowering(moved, replicated, moved=True)
-        if isinstance(error, ShardwiseError):
+    topology = Topology.parse(topology)
+    away = target_mesh(topology, mesh, axis_types=mesh.axis_types)
+    homed, replicated = at_home(args, away)
+    platforms = ("cuda" if topology.kind == "gpu" else topology.kind,)  # JAX tells the makers of GPUs apart
+    ways = [
+        _Way(homed, lambda: _under(away), platforms),
+        _Way(args, nullcontext, platforms, moved=True),
+        _Way(homed, nullcontext, platforms, moved=True),
+    ]
+    raised: list[BaseException] = []
+    while ways:
+        way = ways.pop(0)
+        traced: Any = None
+        try:
+            with left_unbound(), way.in_force():
+                traced = _traced(function, way.args)
+                return Lowering(program_of(traced.lower(lowering_platforms=way.platforms)), traced, replicated, way.moved)
+        except KeyboardInterrupt:
             raise
-        raise CompileError(untraced(function, [error, *moved])) from error
+        except BaseException as error:  # whatever the user's function raises, SystemExit too
+            raised.append(error)
+        if traced is not None and len(raised) == 1:
+            ways.insert(0, _on_the_devices(args, topology, away))
+    if isinstance(raised[0], ShardwiseError):
+        raise raised[0]
+    raise CompileError(untraced(function, raised)) from raised[0]
 
 
-def _moved(
-    function: Callable[..., Any], args: Any, homed: Any, mesh: jax.sharding.Mesh
-) -> jax.stages.Lowered | list[BaseException]:
-    made = portable(function, args, mesh, export_platform(mesh.devices.flat[0].platform))
-    if not isinstance(made, Portable):
-        return made[1:]  # the first attempt has the mesh in force, as here
-    try:
-        with jax.set_mesh(mesh):
-            return made.lower(homed)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return [error]
+@contextmanager
+def _under(mesh: jax.sharding.AbstractMesh) -> Iterator[None]:
+    """A mesh in force, and no other beneath it: JAX lets none take the place of one of another size."""
+    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+        yield
+
+
+def _traced(function: Callable[..., Any], args: Any) -> Any:
+    jitted: Any = function if is_jitted(function) else jax.jit(function)
+    return jitted.trace(*args)
+
+
+def _on_the_devices(args: Any, topology: Topology, away: jax.sharding.AbstractMesh) -> _Way:
+    placed = mesh_of(topology, Mesh.parse(away), axis_types=away.axis_types)
+    homed, _ = at_home(args, placed)
+    return _Way(homed, lambda: jax.set_mesh(placed), None)

@@ -1,0 +1,152 @@
+"""One route for every function: the same answer whatever ran before, memories kept apart, and no end of the caller."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from rehearsal import random_programs
+
+import shardwise as sw
+from shardwise.compiled.compiling import audit
+from shardwise.compiled.export import facts
+from shardwise.errors import CompileError, MeshError, ShardwiseError
+
+pytestmark = pytest.mark.needs("tpu", "gpu")  # their compilers
+
+MESH = jax.sharding.AbstractMesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+EIGHT = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+
+
+def shaped(spec, mesh=MESH, shape=(64, 64), dtype=jnp.float32, memory_kind=None):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec, memory_kind=memory_kind))
+
+
+def told(case: random_programs.Case, target: str) -> str:
+    """All that is said of a case on a target; of one that cannot be compiled there, why."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            found = (
+                audit(case.function, *case.args, mesh=case.mesh)
+                if target == "cpu"
+                else sw.rehearse(case.function, *case.args, on=target)
+            )
+    except ShardwiseError as error:
+        return f"{type(error).__name__}: {error}"
+    instructions = [i.shape for c in found.module.computations.values() for i in c.instructions]
+    return json.dumps([facts(found), instructions])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_same_call_gives_the_same_answer_whatever_ran_before(seed):
+    case = random_programs.case(seed)
+    target = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")[seed % 3]
+    first, here = told(case, target), told(case, "cpu")
+    assert (told(case, target), told(case, "cpu")) == (first, here), case.name
+    assert first.startswith("["), (case.name, first)
+    assert here.startswith("[") or "ragged-all-to-all" in here, (case.name, here)
+
+
+def test_a_map_without_a_mesh_serves_on_every_mesh_and_says_everything():
+    total = jax.shard_map(lambda state: jax.lax.psum(state["w"] @ state["w"].T, "x"), in_specs=P("x"), out_specs=P())
+    host = sw.make_mesh("x=4, y=2")
+
+    def ask():
+        found = [sw.rehearse(total, {"w": shaped(P("x"), mesh)}, on="v5e:2x4") for mesh in (MESH, EIGHT)]
+        return [*found, audit(total, {"w": shaped(P("x"), host)}, mesh=host)]
+
+    first, again = ask(), ask()
+    assert list(map(facts, first)) == list(map(facts, again))
+    assert [found.notes for found in first] == [(), (), ()]
+    assert [found.work.needed for found in first] == [2.0 * 16 * 16 * 64 * 4, 2.0 * 8 * 8 * 64 * 8, 2.0 * 16 * 16 * 64 * 4]
+    for found in first:
+        assert "state" in next(i.attributes for i in found.module.entry.instructions if i.opcode == "parameter")
+
+
+def test_a_rehearsal_binds_no_map_to_a_mesh():
+    made = jax.shard_map(lambda a: a * 2, in_specs=P("x"), out_specs=P("x"))
+    sw.rehearse(lambda a: made(a), shaped(P("x")), on="v5e:2x4")
+    host = sw.make_mesh("x=2")
+    with jax.set_mesh(host):
+        assert jax.jit(made)(sw.put(jnp.ones((4, 4)), "A[I_x, J]", host)).sum() == 32
+
+
+def test_what_a_mesh_in_force_says_makes_no_difference():
+    def ask():
+        return facts(sw.rehearse(lambda a: a @ a, shaped(P("x")), on="v5e:2x4"))
+
+    alone = ask()
+    with jax.set_mesh(sw.make_mesh("x=2")):
+        assert ask() == alone
+
+
+def test_a_function_that_prints_is_rehearsed():
+    def step(a):
+        jax.debug.print("{}", a.sum())
+        return a @ a
+
+    found = sw.rehearse(jax.shard_map(step, in_specs=P(), out_specs=P()), shaped(P()), on="v5e:2x4")
+    assert found.work.needed == 2.0 * 64**3
+    assert any("is_host_transfer=true" in i.attributes for i in found.module.entry.instructions)
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_mesh_smaller_than_the_slice_is_compiled_or_refused(isolated):
+    def gathered(a):
+        return jax.sharding.reshard(a, P())
+
+    for target, mesh in (("v5e:4x4", EIGHT), ("v6e:4x4", MESH)):
+        with pytest.raises(MeshError, match=r"takes 8 of the 16 devices of v.e:4x4[\s\S]*or a topology of 8\n"):
+            sw.rehearse(gathered, shaped(P("x"), mesh), on=target, isolated=isolated)
+    two = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(AxisType.Explicit,))
+    for target in ("v5e:4x4", "h100:8"):
+        found = sw.rehearse(gathered, shaped(P("x"), two), on=target, isolated=isolated)
+        assert [(c.kind, c.axes) for c in found.collectives] == [("all-gather", ("x",))]
+
+
+def test_arguments_of_the_host_are_not_counted_on_the_device():
+    def step(w, b):
+        return jax.device_put(w, jax.memory.Space.Device) @ b
+
+    found = sw.rehearse(step, shaped(P("x"), memory_kind="pinned_host"), shaped(P()), on="v5e:2x4")
+    assert found.memory.host == 16 * 64 * 4 * 2  # rows of 64 lie as 128
+    assert found.memory.arguments == 64 * 64 * 4 * 2
+    assert "host    8.19 kB of the host's memory for each device" in str(found)
+    with pytest.raises(CompileError, match="memory_space of all inputs"):
+        sw.rehearse(lambda w, b: w + b, shaped(P("x"), memory_kind="pinned_host"), shaped(P("x")), on="v5e:2x4")
+
+
+@pytest.mark.parametrize(("target", "bytes_per_s"), [("v5e:2x4", 1.5e10), ("v6e:2x4", 3.2e10), ("h100:8", 6.4e10)])
+def test_what_goes_to_the_host_passes_its_link(target, bytes_per_s):
+    large = shaped(P("x", None), EIGHT, (8 * 8192, 4096))  # 134 MB a device
+    line = sw.rehearse(lambda a: jax.device_put(a * 2, jax.memory.Space.Host), large, on=target).timeline()
+    assert dict(line.lanes)["to host"] == pytest.approx(8192 * 4096 * 4 / bytes_per_s)
+    assert line.copy_wait_seconds >= 0.9 * dict(line.lanes)["to host"]
+    assert any(f"the link to the host {bytes_per_s:.3g} bytes/s" in note for note in line.notes)
+
+
+@pytest.mark.parametrize(("target", "bytes_per_s"), [("v5e:2x4", 1.5e10), ("h100:8", 6.4e10)])
+def test_activations_that_are_offloaded_go_there_and_back_once(target, bytes_per_s):
+    keep = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["h"], offload_src="device", offload_dst="pinned_host"
+    )
+
+    @jax.grad
+    def step(ws, a):
+        def layer(a, w):
+            return checkpoint_name(jnp.tanh(a @ w), "h"), None
+
+        return jax.checkpoint(lambda a: jax.lax.scan(layer, a, ws)[0], policy=keep)(a).sum()
+
+    a = shaped(P("x"), EIGHT, (8 * 256, 512))
+    line = sw.rehearse(step, shaped(P(), EIGHT, (4, 512, 512)), a, on=target).timeline()
+    once = 4 * 256 * 512 * 4 / bytes_per_s
+    assert dict(line.lanes)["to host"] == pytest.approx(once)
+    assert 0 < dict(line.lanes)["from host"] <= once * 1.0001
