@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware, Torus
-from shardwise.compiled.expected import Planned, planned_collectives
 from shardwise.compiled.facts import Collective
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
@@ -18,6 +17,7 @@ from shardwise.planning.paths import Pairs
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
+    from shardwise.compiled.expected import Planned
 
 Key = tuple[str, Axes]
 SHOWN = 8  # pairs of a permute
@@ -65,6 +65,8 @@ def assert_matches(audit: Audit, plan: Any) -> None:
     """See `Audit.assert_matches`."""
     _refuse_unread(audit)
     planned: dict[Key, list[Planned]] = defaultdict(list)
+    from shardwise.compiled.expected import planned_collectives  # imports JAX, which pictures of audits do not need
+
     for step in planned_collectives(plan):
         planned[step.kind, step.axes].append(step)
     wanted = {key: Counter(move for step in steps for move in _asked(step, audit.hardware)) for key, steps in planned.items()}
@@ -83,6 +85,8 @@ def assert_matches(audit: Audit, plan: Any) -> None:
 
 def kept(audit: Audit, plan: Any) -> str:
     """What to say of a program that was compiled as planned: also what its compiler sends more, or less, in its own way."""
+    from shardwise.compiled.expected import planned_collectives  # imports JAX, which pictures of audits do not need
+
     more = audit.total_wire_bytes - sum(step.wire_bytes for step in planned_collectives(plan))
     if not more:
         return "compiled as planned: the same collectives, axes and bytes"

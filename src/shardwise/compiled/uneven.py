@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from jax.sharding import NamedSharding
+from typing import TYPE_CHECKING, Any
 
 from shardwise.compiled.needed import inner_jaxprs
 from shardwise.compiled.text.sources import Frame, is_users
 from shardwise.layout import Axes
+
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ def uneven_constraints(jaxpr: Any) -> tuple[Uneven, ...]:
 
 
 def _found(jaxpr: Any, leaving: frozenset[int]) -> Iterator[Uneven]:
+    from jax.sharding import NamedSharding  # here, since pictures of audits need no JAX
+
     for equation in jaxpr.eqns:
         sharding = equation.params.get("sharding")
         if equation.primitive.name == "sharding_constraint" and isinstance(sharding, NamedSharding):
