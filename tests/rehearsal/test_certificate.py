@@ -13,7 +13,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.tampering import TAMPER, tampered
 from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit, audit_text
-from shardwise.compiled.certify import planned_collectives
+from shardwise.compiled.expected import planned_collectives
 from shardwise.errors import AuditMismatchError
 from shardwise.notation import parse
 

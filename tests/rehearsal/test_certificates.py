@@ -17,7 +17,8 @@ import shardwise as sw
 from benchmarks.certificates import check
 from benchmarks.tampering import tampered
 from shardwise.compiled.audit import Audit, audit_text
-from shardwise.compiled.certify import kept, planned_collectives
+from shardwise.compiled.certify import kept
+from shardwise.compiled.expected import planned_collectives
 from shardwise.errors import AuditMismatchError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
