@@ -11,7 +11,7 @@ import pytest
 from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a fixture
 
 from shardwise.cli import main
-from shardwise.compiled import certify, compiling, lock
+from shardwise.compiled import compiling, expected, lock
 
 pytest_plugins = ["pytester"]
 compiling.audit(lambda x: x, 1.0)  # imports what compiling needs: pytester forgets what is imported within
@@ -71,7 +71,7 @@ def test_rehearse_an_equation_and_hold_it_to_its_plan(capsys, monkeypatch):
     assert printed.startswith(f"{EQUATION} on v5e:2x4, mesh x=8: 7 collectives")
     assert printed.endswith("compiled as planned: the same collectives, axes and bytes\n")
 
-    monkeypatch.setattr(certify, "planned_collectives", lambda plan: [])
+    monkeypatch.setattr(expected, "planned_collectives", lambda plan: [])
     assert main(["rehearse", *problem, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["compiled_as_planned"] is False
