@@ -91,7 +91,7 @@ class Mesh:
 
     @property
     def told(self) -> str:
-        """What a sentence calls it: `mesh x=4`, or `one device` where there are no axes."""
+        """How a sentence names it, as `mesh x=4`, or `one device` where there are no axes."""
         return f"mesh {self}" if self.axes else str(self)
 
     def __str__(self) -> str:

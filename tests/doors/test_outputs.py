@@ -104,7 +104,14 @@ def lasting(monkeypatch) -> None:
     monkeypatch.setattr(os, "replace", full)
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "bench-overlap"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(name, marks=pytest.mark.needs("tpu") if name == "rehearse" else ())
+        for name in COMMANDS
+        if name != "bench-overlap"
+    ],
+)
 def test_what_was_made_is_kept_where_writing_fails(command, run, capsys, monkeypatch):
     assert run(command, "a") == 0
     (path,) = Path().glob("a.*")

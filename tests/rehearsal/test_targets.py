@@ -157,6 +157,7 @@ def test_a_missing_compiler_names_its_extra(monkeypatch, text, extra):
     monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(targets.shutil, "which", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    monkeypatch.delenv(lacking.WITHOUT, raising=False)
     with pytest.raises(MissingExtraError, match=rf'pip install "shardwise\[{extra}\]"'):
         mesh_of(text)
     assert f'pip install "shardwise[{extra}]"' in str(lacking.lacks(extra))
