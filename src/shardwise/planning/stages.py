@@ -28,6 +28,7 @@ from shardwise.planning.spaces import TooMany
 from shardwise.program import Program
 
 ALL_ORDERS = 4  # operands that are multiplied in every order
+IN_SUBSETS = 8  # operands whose sets are gone through for the cheapest orders; of more opt_einsum's order is taken
 AT_ONCE = 8_000  # looks, at moves and einsums, that a search of all layouts may take
 PAIR_AT_ONCE = 30_000  # where a bound hardly helps: two operands meet in one einsum, from which all are a few cheap slices away
 BOUNDED = 90_000  # and one of all that may be part of something faster than what was found
@@ -122,8 +123,9 @@ def _search(
 
 def _widening(stage: Stage, leaves: list[Leaf], every: Node | None) -> Searched:
     """Searches of more and more layouts, each for what may be faster than the programs found before."""
-    few = _every_order(stage, leaves) if stage.task.exact else few_orders(leaves, stage.result.dims, stage.dims, stage.costs)
-    assert few is not None
+    alone = stage.task.exact or len(leaves) > IN_SUBSETS
+    order = one_order(leaves, stage.result.dims, stage.dims) if alone else None
+    few = order or few_orders(leaves, stage.result.dims, stage.dims, stage.costs)
     narrow = _scopes(stage, few, NARROW)
     found, looks = _candidates(stage, few, narrow, [], 0)
     if every is not None:
