@@ -352,7 +352,7 @@ def test_mistakes_in_a_problem(command, arguments, message, capsys):
         (("--input", "A=notes.txt"), "files that end in .txt are not read"),
         (("--input", "A=complex.npy", "--dtype", "float32"), "whose imaginary part --dtype float32 would drop"),
         (("--output", "c.txt"), "files that end in .txt are not written"),
-        (("--output", "nowhere/c.npy"), "there is no file or folder nowhere"),
+        (("--output", "nowhere/c.npy"), "nowhere/c.npy: there is no folder nowhere in "),
         (("--runs", "0"), "--runs 0: at least one run is needed"),
         (("--runs", "1001"), "--runs 1001: at least one run is needed, and at most 1000 are made"),
         (("--runs", "few"), "invalid int value: 'few'"),
