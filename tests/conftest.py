@@ -19,6 +19,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# Tests compile thousands of programs and run each once: LLVM need not try hard. What XLA makes of a program stays the same.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 
 # HYPOTHESIS_PROFILE=ci draws the same examples on every run; dev draws new ones. Neither sets a deadline:
 # the first call of a jitted function compiles it.

@@ -502,9 +502,9 @@ def test_a_text_of_a_million_lines_is_read_in_seconds():
     line = '  %x.{} = f32[4]{{0}} add(%p, %p), metadata={{op_name="jit(f)/add"}}\n'
     body = "".join(line.format(number) for number in range(1_000_000))
     text = module("ROOT %r = f32[4]{0} all-reduce(%p), replica_groups={}").replace("  ROOT", body + "  ROOT")
-    started = time.monotonic()
+    started = time.process_time()
     assert len(found(text)) == 1
-    assert time.monotonic() - started < 60  # a guard against more than linear work, not a benchmark
+    assert time.process_time() - started < 60  # a guard against more than linear work, not a benchmark
 
 
 # Shapes and instructions.

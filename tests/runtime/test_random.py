@@ -55,8 +55,12 @@ LAYOUTS = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled_functions_go_when_these_tests_are_done():
+def compiled_as_for_users():
+    """Equal bits are promised of programs that LLVM optimizes as it does by default."""
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", False)
     yield
+    jax.config.update("jax_disable_most_optimizations", True)
     jax.clear_caches()
 
 
