@@ -45,7 +45,7 @@ EXACT = {
     "complex128": (2, 10**3), "int8": (100, 10**4), "int16": (100, 10**4), "int32": (100, 10**4), "int64": (100, 10**4),
     "uint8": (100, 10**4), "uint16": (100, 10**4), "uint32": (100, 10**4), "uint64": (100, 10**4),
 }  # fmt: skip
-MIXED = "and JAX's types would"  # as a dimension over axes of both types is refused that they cannot tell
+MIXED = "JAX's types"  # as a dimension over axes of both types is refused that they cannot tell
 WIDE = ("float64", "complex128", "int64", "uint64")
 FLOATS = ("float32", "float32", "float64", "bfloat16", "float16", "complex64", "complex128")
 LARGER = (1, 8, 128, 2048)

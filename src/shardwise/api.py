@@ -76,7 +76,7 @@ def plan(
         sizes: the size of every dimension, in elements.
         mesh: `"x=4, y=2"`, `{"x": 4, "y": 2}` or a JAX mesh.
         hardware: a name of `sw.hardware.names()`, or a topology as `"v5e:2x4"`, whose links are then known; by default
-            that of the mesh's devices, or "cpu".
+            that of the mesh's devices (of TPUs with the links that their coordinates tell), or "cpu".
         dtype: the operands' dtype by name.
         memory_limit: the bytes that one device may hold at any time, inputs included.
         overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`,
@@ -91,12 +91,12 @@ def plan(
     """
     with _context(equation=equation, sizes=sizes, mesh=mesh):
         _check_flags(exact=exact)
-        hardware = confirm if hardware is None else hardware
-        if hardware is None and hasattr(mesh, "axis_names"):
+        where: Any = confirm if hardware is None else hardware
+        if where is None and hasattr(mesh, "axis_names"):
             from shardwise.runtime.devices import hardware_of
 
-            hardware = hardware_of(mesh, None)
-        task = problem(parse(equation), sizes, mesh, hardware, _dtype_name(dtype), None, memory_limit, overlap, exact)
+            where = hardware_of(mesh)
+        task = problem(parse(equation), sizes, mesh, where, _dtype_name(dtype), None, memory_limit, overlap, exact)
         ranked = ranking(task)
         if confirm is not None:
             from shardwise.compiled.confirming import confirmed

@@ -19,6 +19,14 @@ Position = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """Where a mesh lies: its topology, and the position of each device, the last axis fastest."""
+
+    topology: Topology
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
     """What an axis takes of one dimension: so many chips (or cores), `stride` apart."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.chips import Hardware, hardware
 from shardwise.chips.links import Routes
-from shardwise.chips.placing import mesh_order, physical_routes
+from shardwise.chips.placing import Position, Site, mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean, one_line, quoted
 from shardwise.layout import check_mapping, checked_size
@@ -40,10 +40,11 @@ class Problem:
     overlap: bool | str = True
     topology: Topology | None = None
     exact: bool = False
+    positions: tuple[Position, ...] = ()  # of the mesh's devices on the topology; none given: as `mesh_order` has them
 
 
 def problem(
-    equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | None = None,
+    equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | Site | None = None,
     dtype: str = DTYPE, accumulated: str | None = None, memory_limit: float | None = None,
     overlap: bool | str = True, exact: bool = False,
 ) -> Problem:  # fmt: skip
@@ -81,8 +82,11 @@ def problem(
         raise PlanError(f"overlap={quoted(overlap)}: known are {', '.join(map(repr, OVERLAPS))}")
     if exact:
         _check_exact(canonical)
+    positions: tuple[Position, ...] = ()
+    if isinstance(hardware_name, Site):
+        positions, hardware_name = hardware_name.positions, hardware_name.topology.name
     chip, topology = hardware_on(hardware_name, grid)
-    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology, exact)
+    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology, exact, positions)
 
 
 def _check_exact(equation: Equation) -> None:
@@ -143,4 +147,4 @@ def routes_of(task: Problem) -> Routes | None:
     """What the mesh's axes have of the links, where the topology is known."""
     if task.topology is None or task.topology.kind != "tpu":
         return None
-    return physical_routes(task.topology, mesh_order(task.topology, task.mesh), task.mesh)
+    return physical_routes(task.topology, task.positions or mesh_order(task.topology, task.mesh), task.mesh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import operator
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding
 
-from shardwise.chips import Hardware, hardware
-from shardwise.errors import DeviceError, MeshError, quoted
+from shardwise.chips import Hardware, Torus, hardware
+from shardwise.chips.placing import Position, Site, mesh_order
+from shardwise.chips.topology import Topology
+from shardwise.errors import DeviceError, HardwareError, MeshError, quoted
 from shardwise.mesh import Mesh
 
 # Seconds until a CPU collective that lacks a device is reported as stuck, and until it ends the process.
@@ -227,18 +230,53 @@ def _mesh_in_force() -> jax.sharding.Mesh | None:
     return found if isinstance(found, jax.sharding.Mesh) and not found.empty else None
 
 
-def hardware_of(mesh: AnyMesh, name: str | Hardware | None) -> Hardware:
-    """The hardware to reckon with: the one named, or the one that the mesh's devices are.
+def hardware_of(mesh: AnyMesh) -> Hardware | Site:
+    """The hardware that the mesh's devices are; of TPUs also where they sit on the torus, by their coordinates.
+
+    A mesh without devices, as the one in force is inside `jit`, is taken to lie as `shardwise` lays meshes of its kind.
 
     Raises:
         HardwareError: it is not in the catalogue.
     """
-    if name is not None:
-        return hardware(name)
     if isinstance(mesh, jax.sharding.AbstractMesh):
-        kind = getattr(mesh.abstract_device, "device_kind", None)
-        return hardware.for_device_kind(kind) if kind else hardware.for_device_kind(jax.devices()[0].device_kind)
-    return hardware.for_device_kind(mesh.devices.flat[0].device_kind)
+        local, grid = jax.devices(), Mesh.parse(mesh)
+        kind = getattr(mesh.abstract_device, "device_kind", None) or local[0].device_kind
+        topology = torus_of(local) if kind == local[0].device_kind else None
+        if topology is None or grid.size > topology.size:
+            return hardware.for_device_kind(kind)
+        return Site(topology, mesh_order(topology, grid))
+    first = mesh.devices.flat[0]
+    all_devices = first.client.devices()
+    topology = torus_of(all_devices)
+    if topology is None:
+        return hardware.for_device_kind(first.device_kind)
+    origin = [min(side) for side in zip(*(device.coords for device in all_devices), strict=True)]
+    return Site(topology, tuple(position_of(device, topology, origin) for device in mesh.devices.flat))
+
+
+def torus_of(devices: Sequence[Any]) -> Topology | None:
+    """The slice that all devices of a client are, by their coordinates; None where they are no TPUs of one slice.
+
+    Of a multislice only what stands in one slice has coordinates of its own, and no figure tells the links between.
+    """
+    first = devices[0]
+    if first.platform != "tpu" or len({getattr(device, "slice_index", None) for device in devices}) > 1:
+        return None
+    chip = hardware.for_device_kind(first.device_kind)
+    if not isinstance(chip.links, Torus):
+        return None
+    sides = [max(side) - min(side) + 1 for side in zip(*(device.coords for device in devices), strict=True)]
+    sides = sides[: int(chip.links.dimensions.value)]
+    try:
+        topology = Topology.parse(f"{chip.name}:{'x'.join(map(str, sides))}")
+    except HardwareError:
+        return None  # no slice that is sold: part of one, or of a shape that is not known
+    return topology if topology.size == len(devices) else None
+
+
+def position_of(device: Any, topology: Topology, origin: Sequence[int] = (0, 0, 0)) -> Position:
+    """Where a TPU device stands on its slice, whose first chip has the coordinates `origin`."""
+    return (*map(operator.sub, device.coords[: len(topology.shape)], origin), device.core_on_chip)
 
 
 def is_host(mesh: AnyMesh) -> bool:

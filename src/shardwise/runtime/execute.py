@@ -243,7 +243,7 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
         canonical,
         padded,
         grid,
-        options.hardware or hardware_of(mesh, None),
+        options.hardware or hardware_of(mesh),
         jnp.result_type(*(jax.dtypes.canonicalize_dtype(array.dtype) for array in given)).name,
         preferred,
         options.memory_limit,

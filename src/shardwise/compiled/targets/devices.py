@@ -22,7 +22,7 @@ from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import MemoryUse
 from shardwise.errors import HardwareError, MissingExtraError, one_line
 from shardwise.mesh import Mesh
-from shardwise.runtime.devices import checked_types
+from shardwise.runtime.devices import checked_types, position_of
 
 # What libtpu reads when it is loaded: ask no metadata server, and take no part in a cluster. Any accelerator type will
 # do: it keeps libtpu from printing that it found none, and the topology's own name says what is compiled for.
@@ -197,7 +197,7 @@ def reason(error: BaseException) -> str:
 
 def _position(device: Any, topology: Topology) -> Position:
     if topology.kind == "tpu":
-        return (*device.coords[: len(topology.shape)], device.core_on_chip)
+        return position_of(device, topology)
     host, gpu = divmod(device.id, topology.shape[1])
     return (host, gpu, 0)
 
