@@ -13,6 +13,7 @@ from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.text.laying import keeps_a_part, laid, unpacked
 from shardwise.compiled.text.sources import Sources, is_planners, metadata
+from shardwise.compiled.text.stated import algorithm, communicates, stated_cost
 from shardwise.compiled.text.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
@@ -101,8 +102,10 @@ class _Reader:
         opcode = instruction.opcode
         if opcode in POINT_TO_POINT and "is_host_transfer=true" not in instruction.attributes:
             self._cannot(instruction, "a point-to-point transfer, which is not counted as a collective")
-        elif opcode == "custom-call" and '"has_communication":true' in instruction.attributes:
-            self._cannot(instruction, "a kernel that communicates by itself: what it sends is not known")
+        elif communicates(instruction):
+            cost = stated_cost(instruction)
+            sent = f"to whom it sends {cost.remote_bytes:.0f} bytes" if cost and cost.remote_bytes else "what it sends"
+            self._cannot(instruction, f"a kernel that communicates by itself: {sent} is not known")
         elif _may_be_collective(opcode):
             self._cannot(instruction, f"{opcode} is not known, and may be a collective")
 
@@ -157,6 +160,7 @@ class _Reader:
             inferred=inferred,
             sliced=kind == "all-reduce" and self._is_sliced(flow, closing or site.runs, held / max(size, 1)),
             laid=self._laid(site, size) if kind == "all-reduce" else (),
+            algorithm=algorithm(site.runs, instruction),
         )
 
     def _groups(self, kind: str, instruction: Instruction) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
