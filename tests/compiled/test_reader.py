@@ -170,6 +170,18 @@ def test_joined_collectives_are_one_with_the_bytes_of_all():
     assert (collective.arrays, collective.wire_bytes, collective.shape) == (2, (16 + 32) * 7, (64,))
 
 
+def test_a_ragged_all_to_all_sends_its_rows_and_not_where_they_go():
+    text = module("""
+        %rows = bf16[16,8]{1,0} copy(%p)
+        %room = bf16[64,8]{1,0} copy(%p)
+        %i = s32[8]{0} copy(%p)
+        ROOT %r = bf16[64,8]{1,0} ragged-all-to-all(%rows, %room, %i, %i, %i, /*index=5*/%i), replica_groups={}
+    """)
+    collective = one(text)
+    assert (collective.wire_bytes, collective.arrays, collective.shape) == (16 * 8 * 2 * 7 / 8, 1, (64, 8))
+    assert collective.held == (("bfloat16", 128),)
+
+
 # Axes.
 
 
@@ -428,6 +440,7 @@ def test_an_empty_module_has_no_entry_and_says_so():
         ("ROOT %r = f32[4] all-reduce %p", "no instruction looks like this"),
         ("ROOT %r = f32[4]{0} all-reduce(%p", "no instruction looks like this"),
         ("%w = f32[4]{0} while(%p), condition=%gone, body=%lost", "there is no computation"),
+        ("%c = f32[4]{0} collective-permute(%p, %p, %i, %i), source_target_pairs={{0,1}}, slice_sizes={{2}}", "moves slices"),
     ],
 )
 def test_what_cannot_be_read_is_listed_as_unread(line: str, why: str):

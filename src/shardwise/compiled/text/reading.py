@@ -34,7 +34,8 @@ def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
     """Find every collective that the module's entry reaches.
 
     Wire bytes are what one device sends, of B bytes that it holds and n devices of a group: all-gather B (n-1),
-    reduce-scatter and all-to-all B (n-1)/n, all-reduce 2 B (n-1)/n, permute B ("How to Scale Your Model", sharding).
+    reduce-scatter and all-to-all B (n-1)/n, all-reduce 2 B (n-1)/n, permute B ("How to Scale Your Model", sharding). How
+    many rows a ragged all-to-all sends is known at run time alone: all that it holds, evenly, are counted.
 
     >>> from shardwise.compiled.text.hlo import read
     >>> module = read('''HloModule jit_f, num_partitions=2
@@ -131,9 +132,10 @@ class _Reader:
         closing = flow.closing(site.runs)
         starts = closing is not None or site.runs.opcode.endswith("-start")
         gives = self._arrays(instruction, [self._result(site, closing, scattered)])
-        takes = self._arrays(instruction, [_shape_of(site.home, name) for name in instruction.operands])
+        sent = self._sent(instruction)
+        takes = self._arrays(instruction, [_shape_of(site.home, name) for name in sent])
         held = float(sum(array.bytes for array in takes))
-        numbers = [array for name in instruction.operands if (array := unpacked(site.home, name)) is not None]
+        numbers = [array for name in sent if (array := unpacked(site.home, name)) is not None]
         opening = flow.opening(site.runs)
         hidden = flow.products_between(flow.places[opening.name], flow.places[closing.name]) if closing else ()
         line, op_name, inferred = self._source(site, opening, closing or site.runs)
@@ -182,6 +184,13 @@ class _Reader:
             members = self.mesh.extent(axes) if self.mesh is not None and axes else len({d for pair in groups for d in pair})
             return groups, axes or (), members
         return groups, axes or (), max(map(len, groups), default=1)
+
+    def _sent(self, instruction: Instruction) -> list[str]:
+        """The names of the arrays that a collective moves; others say where and how much of it."""
+        if instruction.attribute("slice_sizes") is not None:
+            self._cannot(instruction, "it moves slices in place: how much of its arrays is not known")
+        # Its rows, where they go to, then where the rows for each device begin, how many they are, and the same of what comes.
+        return instruction.operands[:1] if instruction.opcode.startswith("ragged-all-to-all") else instruction.operands
 
     def _arrays(self, instruction: Instruction, texts: list[str | None]) -> list[shapes.Array]:
         found: list[shapes.Array] = []

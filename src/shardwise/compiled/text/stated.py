@@ -15,7 +15,8 @@ _COLORS = re.compile(r"\bcolors:(\d+)")
 _COST = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _FIGURE = re.compile(r'"(\w+)":"?(-?\d+)"?')
 # Every shard takes the way of its own to its goal, over whichever links lie between.
-_ROUTED = ("AllToAllEmitter", "NetRouterEmitter")
+_ROUTED = ("AllToAllEmitter", "RaggedAllToAllEmitter", "NetRouterEmitter")
+_WHOLE = ("SinglePhaseRingSumEmitter", "BinomialSinglePhaseRingSumEmitter")
 
 
 def algorithm(*instructions: Instruction) -> Algorithm | None:
@@ -27,7 +28,8 @@ def algorithm(*instructions: Instruction) -> Algorithm | None:
     - `UniDirection...Strategy{colors:c`: c rings, each one way: c links. `colors` is 2 for each dimension in use.
     - any other `...Strategy...{colors:c`: c pincers, each of which closes in from both sides: 2 c links. `colors` is 1 for
       each dimension in use.
-    - `SinglePhaseRingSumEmitter`: a ring that passes on whole arrays, where the others first add up a part on each device.
+    - `SinglePhaseRingSumEmitter`, or `Binomial...`: whole arrays are passed on, where the others first add up a part on each
+      device; both are taken as a ring of 2 links.
     - on sparse cores `color_strategies`: a ring each, `UNIDIR` of one way. With `partner_transfers_outside_the_ring` the
       rings go from chip to chip, and the cores of a chip hand each other what arrives.
 
@@ -53,7 +55,7 @@ def _named(emitter: str, strategy: str, debug: str) -> Algorithm:
         return Algorithm(name, 2 * int(match[1]))
     if emitter in _ROUTED:
         return Algorithm(name)
-    if emitter == "SinglePhaseRingSumEmitter":
+    if emitter in _WHOLE:
         return Algorithm(name, 2, whole=True)
     colors = _COLORS.search(debug)
     if colors and "Strategy" in strategy:
