@@ -464,6 +464,39 @@ def test_an_instruction_over_several_lines_is_one():
     assert one(text).kind == "all-gather"
 
 
+OUTER = """
+%outer (o: f32[4]) -> f32[1] {
+  %o = f32[4]{0} parameter(0)
+  ROOT %oc = f32[1]{0} call(%o), to_apply=%wrapped
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "%s = ((f32[4]{0}), f32[1]{0}) async-start(%p), calls=%outer\nROOT %e = f32[1]{0} async-done(%s)",
+        "ROOT %s = f32[1]{0} call(%p), to_apply=%outer",
+        'ROOT %s = f32[1]{0} custom-call(%p), custom_call_target="x", called_computations={%outer}',
+        'ROOT %s = f32[1]{0} fusion(%p), metadata={op_name="a(b{c, calls=%x"},\n  calls=%wrapped, kind=kCustom',
+        'ROOT %s = f32[1]{0} fusion(%p), frontend_attributes={m="}",\nn="{"}, calls=%wrapped, kind=kCustom',
+        "// a comment (of nobody\nROOT %s = f32[1]{0} fusion(%p), kind=kCustom, calls=%wrapped",
+        "ROOT %s = (f32[1]{0},\n  /*index=1*/f32[4]{0}) fusion(%p,\n  /*index=1*/%p), calls=%wrapped",
+    ],
+    ids=["asynchronous-call", "call-of-call", "custom-call", "split", "quoted-brackets", "comment", "split-operands"],
+)
+@pytest.mark.parametrize("marked", [True, False], ids=["percent", "bare"])
+def test_a_collective_is_found_however_the_text_runs_it(body: str, marked: bool):
+    text = module(body, before=WRAPPED + OUTER)
+    collective = one(text if marked else text.replace("%", ""))
+    assert (collective.kind, collective.wire_bytes, collective.trips) == ("reduce-scatter", 14, 1)
+
+
+def test_operands_without_marks_are_told_from_their_comments():
+    line = "ROOT g = (f32[32]{0}, /*index=1*/f32[64]{0}) all-gather(p, /*index=1*/q), replica_groups={}, dimensions={0}"
+    assert one(module(f"q = f32[8]{{0}} copy(p)\n{line}").replace("%", "")).wire_bytes == (16 + 32) * 7
+
+
 def test_an_instruction_that_nothing_closes_ends_at_the_next_and_is_unread():
     text = module(KERNEL.replace("}}, metadata", "}, metadata").replace('"xprof', "%x = f32[4]{0} add(%p, %p)\n"))
     assert "this instruction has no end" in unread(text)

@@ -82,7 +82,7 @@ def inside(module: Module, instruction: Instruction) -> list[Computation]:
             computation = module.computations.get(name)
             if computation is not None and computation not in found and len(found) < MOST_DEPTH:
                 found.append(computation)
-                pending += [i for i in computation.instructions if i.opcode in WRAPS]
+                pending += [i for i in computation.instructions if i.opcode in (*WRAPS, "call")]
     return found
 
 
