@@ -43,9 +43,9 @@ def algorithm(*instructions: Instruction) -> Algorithm | None:
         config = _object(instruction.attributes, '"collective_algorithm_config":')
         if config:
             return _named(str(config.get("emitter", "?")), str(config.get("strategy", "")), str(config.get("debug", "")))
-        offloaded = _object(instruction.attributes, '"ici_strategy_config":')
-        if offloaded is not None and offloaded.get("color_strategies"):
-            return _offloaded(offloaded["color_strategies"])
+        offloaded = _object(instruction.attributes, '"collective_offload_config":')
+        if offloaded:
+            return _offloaded(offloaded)
     return None
 
 
@@ -63,13 +63,18 @@ def _named(emitter: str, strategy: str, debug: str) -> Algorithm:
     return Algorithm(name, known=False)
 
 
-def _offloaded(colors: list[dict[str, Any]]) -> Algorithm:
+def _offloaded(config: dict[str, Any]) -> Algorithm:
+    kind, how = next(((key, value) for key, value in config.items() if isinstance(value, dict)), ("?", {}))
+    if "all_to_all" in kind:
+        return Algorithm("sparse cores")
+    colors: list[dict[str, Any]] = how.get("ici_strategy_config", {}).get("color_strategies", [])
     rings = [color["phase_rings"][0] for color in colors if color.get("phase_rings")]
     kinds = [str(ring.get("ring_type", "")).removeprefix("ICI_RING_TYPE_") for ring in rings]
     links = sum(1 if kind.startswith("UNIDIR") else 2 for kind in kinds)
     shared = any(ring.get("partner_transfers_outside_the_ring") for color in colors for ring in color.get("phase_rings", ()))
     name = " ".join(["sparse cores", *sorted(set(kinds))])
-    return Algorithm(name, links, known=all(kind.startswith(("UNIDIR", "BIDIR")) for kind in kinds), per_chip=shared)
+    known = bool(kinds) and all(kind.startswith(("UNIDIR", "BIDIR")) for kind in kinds)
+    return Algorithm(name, links or None, known=known, per_chip=shared)
 
 
 def _object(text: str, key: str) -> dict[str, Any] | None:
