@@ -170,6 +170,18 @@ def test_joined_collectives_are_one_with_the_bytes_of_all():
     assert (collective.arrays, collective.wire_bytes, collective.shape) == (2, (16 + 32) * 7, (64,))
 
 
+def test_a_ragged_all_to_all_sends_its_rows_and_not_where_they_go():
+    text = module("""
+        %rows = bf16[16,8]{1,0} copy(%p)
+        %room = bf16[64,8]{1,0} copy(%p)
+        %i = s32[8]{0} copy(%p)
+        ROOT %r = bf16[64,8]{1,0} ragged-all-to-all(%rows, %room, %i, %i, %i, /*index=5*/%i), replica_groups={}
+    """)
+    collective = one(text)
+    assert (collective.wire_bytes, collective.arrays, collective.shape) == (16 * 8 * 2 * 7 / 8, 1, (64, 8))
+    assert collective.held == (("bfloat16", 128),)
+
+
 # Axes.
 
 
@@ -428,6 +440,7 @@ def test_an_empty_module_has_no_entry_and_says_so():
         ("ROOT %r = f32[4] all-reduce %p", "no instruction looks like this"),
         ("ROOT %r = f32[4]{0} all-reduce(%p", "no instruction looks like this"),
         ("%w = f32[4]{0} while(%p), condition=%gone, body=%lost", "there is no computation"),
+        ("%c = f32[4]{0} collective-permute(%p, %p, %i, %i), source_target_pairs={{0,1}}, slice_sizes={{2}}", "moves slices"),
     ],
 )
 def test_what_cannot_be_read_is_listed_as_unread(line: str, why: str):
@@ -449,6 +462,39 @@ def test_an_instruction_over_several_lines_is_one():
     assert [each.opcode for each in read_whole.entry.instructions] == ["parameter", "custom-call", "all-gather", "slice"]
     assert read_whole.entry.instructions[1].attribute("metadata") == '{op_name="jit(f)/pallas_call" stack_frame_id=9}'
     assert one(text).kind == "all-gather"
+
+
+OUTER = """
+%outer (o: f32[4]) -> f32[1] {
+  %o = f32[4]{0} parameter(0)
+  ROOT %oc = f32[1]{0} call(%o), to_apply=%wrapped
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "%s = ((f32[4]{0}), f32[1]{0}) async-start(%p), calls=%outer\nROOT %e = f32[1]{0} async-done(%s)",
+        "ROOT %s = f32[1]{0} call(%p), to_apply=%outer",
+        'ROOT %s = f32[1]{0} custom-call(%p), custom_call_target="x", called_computations={%outer}',
+        'ROOT %s = f32[1]{0} fusion(%p), metadata={op_name="a(b{c, calls=%x"},\n  calls=%wrapped, kind=kCustom',
+        'ROOT %s = f32[1]{0} fusion(%p), frontend_attributes={m="}",\nn="{"}, calls=%wrapped, kind=kCustom',
+        "// a comment (of nobody\nROOT %s = f32[1]{0} fusion(%p), kind=kCustom, calls=%wrapped",
+        "ROOT %s = (f32[1]{0},\n  /*index=1*/f32[4]{0}) fusion(%p,\n  /*index=1*/%p), calls=%wrapped",
+    ],
+    ids=["asynchronous-call", "call-of-call", "custom-call", "split", "quoted-brackets", "comment", "split-operands"],
+)
+@pytest.mark.parametrize("marked", [True, False], ids=["percent", "bare"])
+def test_a_collective_is_found_however_the_text_runs_it(body: str, marked: bool):
+    text = module(body, before=WRAPPED + OUTER)
+    collective = one(text if marked else text.replace("%", ""))
+    assert (collective.kind, collective.wire_bytes, collective.trips) == ("reduce-scatter", 14, 1)
+
+
+def test_operands_without_marks_are_told_from_their_comments():
+    line = "ROOT g = (f32[32]{0}, /*index=1*/f32[64]{0}) all-gather(p, /*index=1*/q), replica_groups={}, dimensions={0}"
+    assert one(module(f"q = f32[8]{{0}} copy(p)\n{line}").replace("%", "")).wire_bytes == (16 + 32) * 7
 
 
 def test_an_instruction_that_nothing_closes_ends_at_the_next_and_is_unread():

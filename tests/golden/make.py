@@ -49,6 +49,7 @@ import numpy as np  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
+import tests.golden.foreign  # noqa: E402, F401  (its programs enter the corpus)
 from shardwise import writing  # noqa: E402
 from tests.golden.programs import PROGRAMS, Golden  # noqa: E402
 
@@ -142,9 +143,14 @@ def installed(*names: str) -> dict[str, str]:
     return found
 
 
+def file_of(program: Golden) -> Path:
+    """The file that a program stands in."""
+    return Path(inspect.getfile(program.build))
+
+
 def marked_lines(program: Golden) -> dict[str, str]:
-    """Lines of programs.py with a mark, in the program or in a function that its source names."""
-    source = (HERE / "programs.py").read_text(encoding="utf-8").splitlines()
+    """Lines of its file with a mark, in the program or in a function that its source names."""
+    source = file_of(program).read_text(encoding="utf-8").splitlines()
     blocks = {program.name: inspect.getsourcelines(program.build)}
     module = inspect.getmodule(program.build)
     names = set(re.findall(r"\b(\w+)\(", "".join(blocks[program.name][0])))
@@ -166,8 +172,9 @@ def write(program: Golden, target: str) -> str:
     }.get(target, ("jax", "jaxlib", "libtpu"))  # fmt: skip
     index["target"], index["versions"], index["devices"] = target, installed(*packages), 8
     entry: dict[str, Any] = {"axes": program.axes, "lines": marked_lines(program)}
-    source = (HERE / "programs.py").read_bytes()
-    entry["source_sha256"] = hashlib.sha256(source).hexdigest()
+    entry["source_sha256"] = hashlib.sha256(file_of(program).read_bytes()).hexdigest()
+    if file_of(program).name != "programs.py":
+        entry["file"] = file_of(program).name
     path = folder / f"{program.name}.txt.gz"
     try:
         text = compiled_text(program, target)

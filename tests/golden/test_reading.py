@@ -62,12 +62,13 @@ def test_every_collective_is_found_with_its_axes_and_bytes(folder: str, program:
     found = reading(folder, program)
     assert rows(found.collectives) == wanted(block)
     unknown = any(row.get("unknown_trips") for row in block["collectives"])
-    assert [unread.why for unread in found.unread] == ["the trips of this loop are not known, it is counted once"] * unknown
+    whys = [*block.get("unread", []), *["the trips of this loop are not known, it is counted once"] * unknown]
+    assert [unread.why for unread in found.unread] == whys
 
 
-def line_of(code: str) -> str:
+def line_of(code: str, file: str = "programs.py") -> str:
     """The number of the one line of the programs that begins with this code."""
-    lines = (HERE / "programs.py").read_text(encoding="utf-8").splitlines()
+    lines = (HERE / file).read_text(encoding="utf-8").splitlines()
     (found,) = [number for number, line in enumerate(lines, 1) if line.strip().startswith(code)]
     return str(found)
 
@@ -76,6 +77,8 @@ def line_of(code: str) -> str:
 ALSO = {
     "fsdp": ["h = jax.nn.relu(x", "y = lax.with_sharding_constraint(h @"],
     "transformer": ["q, k, v = ", "hidden = "],
+    # The call goes on over lines; on a GPU it has no line of its own, and that of the room that it fills.
+    "ragged_experts": ["return lax.ragged_all_to_all(", "room = "],
 }
 
 
@@ -90,8 +93,13 @@ def test_every_collective_comes_from_the_line_that_asks_for_it(folder: str, prog
             abs(int(c.source.rpartition(":")[2]) - int(line)) <= 1 for c in found for line in index(folder, program)["lines"]
         )
         return
-    lines = {*index(folder, program)["lines"], *(line_of(code) for code in ALSO.get(program, []))}
-    assert [str(c.source) for c in found if c.source not in {f"tests/golden/programs.py:{line}" for line in lines}] == []
+    entry = index(folder, program)
+    if program == "ragged_experts" and folder.startswith("jax-0.10"):
+        # Of numbers gathered by a sum of zeros, nothing nearby has a line but that from which the program is called.
+        found = tuple(c for c in found if not (c.kind == "all-reduce" and c.inferred))
+    file = entry.get("file", "programs.py")
+    lines = {*entry["lines"], *(line_of(code, file) for code in ALSO.get(program, []))}
+    assert [str(c.source) for c in found if c.source not in {f"tests/golden/{file}:{line}" for line in lines}] == []
 
 
 @pytest.mark.parametrize("target", ["v5e-2x4", "v6e-2x4"])

@@ -79,13 +79,17 @@ def pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a mesh axis has of a torus: bytes/s into a device over all its links, hops to the farthest, ring or not."""
+    """What a mesh axis has of a torus: bytes/s into a device over all its links, hops to the farthest, ring or not.
+
+    `cores`: how many cores of each chip stand along it, where it is known how it lies.
+    """
 
     size: int
     bytes_per_s: float
     hops: int
     wraps: bool
     says: str
+    cores: int = 1
 
 
 Routes = Mapping[str, Route]

@@ -200,9 +200,10 @@ def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Positio
         said.append(f"{'ring' if ring else 'line'} of {count}" + (f" ({gap} apart)" if gap > 1 else ""))
     chips = math.prod(len(values) for values in spans[:-1])
     if chips == 1:  # the cores of one chip: at least as fast as a link, and no hop
-        return Route(len(places), torus.bytes_per_s.value, 0, False, f"{name} the {len(places)} cores of a chip")
+        says = f"{name} the {len(places)} cores of a chip"
+        return Route(len(places), torus.bytes_per_s.value, 0, False, says, cores=len(places))
     cores = f", {len(spans[-1])} cores a chip" if len(spans[-1]) > 1 else ""
     if chips * len(spans[-1]) != len(places):  # no block of the torus: reckon with one link
         steps = max(hops(topology, places[0], place) for place in places)
         return Route(len(places), link / steps, steps, False, f"{name} {len(places)} devices, scattered")
-    return Route(len(places), speed, farthest, all(rings), f"{name} a {' x '.join(said)}{cores}")
+    return Route(len(places), speed, farthest, all(rings), f"{name} a {' x '.join(said)}{cores}", cores=len(spans[-1]))

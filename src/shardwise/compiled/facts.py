@@ -11,6 +11,25 @@ MADE_BY_A_PLAN = "a step of the plan"
 
 
 @dataclass(frozen=True, slots=True)
+class Algorithm:
+    """How a collective is carried out, as the compiled text says (`text.stated.algorithm`).
+
+    Attributes:
+        name: as the compiler names it.
+        links: over how many of its links a device receives at once at most; None where nothing but its place limits it.
+        known: whether the name is one that Shardwise knows.
+        whole: whether each device passes on whole arrays, which are not cut into a part for each.
+        per_chip: whether the cores of a chip hand each other what arrives at one of them.
+    """
+
+    name: str
+    links: int | None = None
+    known: bool = True
+    whole: bool = False
+    per_chip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """One collective of a compiled program, as one device sees it.
 
@@ -26,7 +45,7 @@ class Collective:
         op_name: JAX's name of the operation, as `jit(f)/dot_general`.
         trips: how often it runs in one call; None where a loop's trips cannot be read (it is counted once then).
         asynchronous: whether it starts and ends at two places of the schedule.
-        hidden_by: the products (matmuls, convolutions) scheduled between start and end, by name.
+        hidden_by: the products (matmuls, convolutions, kernels that state FLOPs) scheduled between start and end, by name.
         held_bytes: what one device holds before one trip: what `wire_bytes` is reckoned from (see `reading`).
         name, computation: where it starts in the schedule (of a fused one the fusion); `end` is what waits for it.
         groups: the groups, or the pairs of a permutation, as device numbers in mesh order.
@@ -37,6 +56,7 @@ class Collective:
         sliced: an all-reduce of which each device keeps its part alone.
         laid: of each array of an all-reduce, the elements that each device has laid into zeros: such a sum is a gather; 0
             where it is none.
+        algorithm: how it is carried out, where the text says that.
     """
 
     kind: str
@@ -60,6 +80,7 @@ class Collective:
     inferred: bool = False
     sliced: bool = False
     laid: tuple[int, ...] = ()
+    algorithm: Algorithm | None = None
 
     @property
     def arrays(self) -> int:
@@ -86,7 +107,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The FLOPs of products (matmuls and convolutions) in one call of the program.
+    """The FLOPs of products (matmuls, convolutions, and kernels that state theirs) in one call of the program.
 
     `needed` is what the function as it was written multiplies, over all devices, each product once; None where it is
     not known. `repeated` is how often the compiled program does it.

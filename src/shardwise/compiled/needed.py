@@ -12,7 +12,7 @@ def needed_flops(jaxpr: Any) -> float | None:
 
     Inside `jax.shard_map` an array is a shard: a product counts once for each position along the axes over which one
     of its operands varies, so that products which devices repeat count once. Where JAX does not track that
-    (`check_vma=False`), every device's product counts.
+    (`check_vma=False`), every device's product counts. A kernel of Pallas counts by the FLOPs that it states.
 
     >>> import jax, jax.numpy as jnp
     >>> needed_flops(jax.make_jaxpr(jnp.dot)(jnp.ones((2, 3)), jnp.ones((3, 5))).jaxpr)
@@ -35,6 +35,8 @@ def _of_equation(equation: Any, manual: dict[str, int], tracked: bool) -> float 
     name, params = equation.primitive.name, equation.params
     if name in ("dot_general", "conv_general_dilated", "ragged_dot_general"):
         return _product(name, equation) * _positions(equation, manual, tracked)
+    if name == "pallas_call":
+        return _kernel(equation, manual, tracked)
     if name == "scan":
         return _times(_flops(params["jaxpr"].jaxpr, manual, tracked), params["length"])
     if name == "while":
@@ -54,6 +56,19 @@ def _of_equation(equation: Any, manual: dict[str, int], tracked: bool) -> float 
             return None
         found += flops
     return found
+
+
+def _kernel(equation: Any, manual: dict[str, int], tracked: bool) -> float:
+    """A kernel's FLOPs as its author states them, which is all that its compiled text says; what states none counts as none.
+
+    What interprets it runs its body at every step of its grid, as any program.
+    """
+    params = equation.params
+    if params.get("interpret"):
+        steps = math.prod(size if isinstance(size, int) else 1 for size in params["grid_mapping"].grid)
+        return (_flops(params["jaxpr"], manual, tracked) or 0.0) * steps
+    cost = params.get("cost_estimate")
+    return float(cost.flops) * _positions(equation, manual, tracked) if cost is not None else 0.0
 
 
 def inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:

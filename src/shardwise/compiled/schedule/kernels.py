@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardwise.chips import Hardware, Memory, Torus
+from shardwise.compiled.schedule.demands import demand
 from shardwise.compiled.schedule.work import Workbook, products
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
+from shardwise.compiled.text.stated import stated_cost
 from shardwise.mesh import Mesh
 
 # What makes no work: names, views, and numbers that are known.
@@ -19,7 +21,7 @@ FREE = (
 )  # fmt: skip
 FREE_CALLS = (
     "AllocateBuffer", "ConcatBitcast", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "GlobalBarrier",
-    "PrepareAsyncCallStart", "PrepareAsyncCallDone",
+    "PrepareAsyncCallStart", "PrepareAsyncCallDone", "AssumeGatherIndicesInBound",
 )  # fmt: skip
 HOST_SPACE = 5  # memory space of the host, of arrays that are offloaded
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -72,16 +74,23 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
     from_host = host_seconds(cores, moved_bytes(cores, home, instruction, in_host))
     if cycles and cores.clock_hz:
         return Kernel(max(cycles / cores.clock_hz, from_host), bool(made), flops, peak)
-    if target and not made:
-        cores.note(
-            f"a custom call of {target[1]}: reckoned by the bytes that it takes and gives alone, its FLOPs are not known"
-        )
-    moved = moved_bytes(cores, home, instruction, in_main)
-    seconds = max(peak, moved / cores.hardware.memory_speed(cores.mesh), from_host)
+    asked = demand(cores.module, home, instruction)
+    cost = stated_cost(instruction)
+    moved = (cost.accessed_bytes if cost else 0) or moved_bytes(cores, home, instruction, in_main) * asked.passes
+    others = asked.flops / cores.hardware.flops(asked.dtype, cores.mesh)
+    seconds = max(peak, others, moved / cores.hardware.memory_speed(cores.mesh), from_host)
     if seconds == 0 and isinstance(cores.hardware.links, Torus) and _size(instruction.shape) > 4096:
         cores.note("work on arrays on the chip, without the compiler's cycles: reckoned as nothing")
     if not made and _size(instruction.shape) <= 64 and moved <= 1024:
         return Kernel(seconds) if seconds else None  # scalars: counters and indices
+    if asked.note:
+        cores.note(asked.note)
+    elif cost and cost.transcendentals:
+        cores.note(f"{target[1] if target else instruction.name}: its transcendentals cost nothing here: no figure is known")
+    elif target and not made and cost is None:
+        cores.note(
+            f"a custom call of {target[1]}: reckoned by the bytes that it takes and gives alone, its FLOPs are not known"
+        )
     return Kernel(seconds + cores.launch_seconds, bool(made), flops, peak)
 
 

@@ -128,7 +128,7 @@ class _Lanes:
         sums = self.made.sums
         for transfer in step.transfers:
             start = max([self.clock, *(self.free.get(lane, 0) for lane in transfer.lanes)])
-            kind = "transfer" if transfer.collective else "copy"
+            kind = "transfer" if transfer.remote else "copy"
             for lane in transfer.lanes:
                 event = Event(transfer.name, lane, kind, start, transfer.femtoseconds, self.clock, transfer)
                 self.free[lane] = event.end
@@ -150,7 +150,7 @@ class _Lanes:
             began, length = self.clock, event.end - self.clock
             assert event.transfer is not None
             self._occupy(Event(event.name, COMPUTE, "wait", began, length, transfer=event.transfer))
-            if event.transfer.collective:
+            if event.transfer.remote:
                 self.made.sums["exposed",] += length
                 self._expose(event, began)
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from shardwise.chips.links import Route
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.schedule.kernels import Cores, copied, kernel
-from shardwise.compiled.schedule.traffic import traffic
+from shardwise.compiled.schedule.traffic import remote_traffic, traffic
 from shardwise.compiled.schedule.work import products
 from shardwise.compiled.text.flow import carries_on
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.loops import trip_count
 from shardwise.compiled.text.sources import Sources
+from shardwise.compiled.text.stated import communicates, stated_cost
 from shardwise.compiled.text.walk import SCHEDULES, Survey, survey, visits
 
 PER_SECOND = 10**15  # whole numbers: a loop's trips are equal, and spans meet, exactly
@@ -36,13 +37,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes that keep lanes busy: of a collective, or of a copy between memories."""
+    """Bytes that keep lanes busy: of a collective, of a kernel that sends by itself, or of a copy between memories."""
 
     name: str
     lanes: tuple[str, ...]
     femtoseconds: int
     moved_bytes: float
     collective: Collective | None = None
+    of_kernel: bool = False
+
+    @property
+    def remote(self) -> bool:
+        """Whether other devices take part."""
+        return self.collective is not None or self.of_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +138,24 @@ class Recorder:
         elif opcode == "call-start" or (opcode.endswith("-start") and self.survey.talks(instruction)):
             if not self.survey.talks(instruction):
                 self.cores.note("a call that runs beside the schedule, and is no collective: reckoned as nothing")
+        elif communicates(instruction):
+            yield from self._sending(home, instruction)
         else:
             yield from self._work(home, instruction)
+
+    def _sending(self, home: Computation, instruction: Instruction) -> Iterator[Step]:
+        """A kernel that sends to other devices by itself while it works, as many bytes as it states."""
+        cost = stated_cost(instruction)
+        if cost is None or not cost.remote_bytes:
+            self.cores.note(f"{instruction.name} communicates by itself, and does not state its bytes: they cost nothing here")
+            yield from self._work(home, instruction)
+            return
+        found = remote_traffic(cost.remote_bytes, self.cores.hardware, self.cores.mesh, self.routes)
+        self.cores.note(f"{instruction.name}: {found.assumed}")
+        sent = Transfer(instruction.name, found.lanes, femtoseconds(found.seconds), cost.remote_bytes, of_kernel=True)
+        yield Issue(instruction.name, (sent,))
+        yield from self._work(home, instruction)
+        yield Await(instruction.name)
 
     def _work(self, home: Computation, instruction: Instruction) -> Iterator[Step]:
         cores = self.cores
@@ -156,6 +179,8 @@ class Recorder:
             found = traffic(collective, self.cores.hardware, self.cores.mesh, self.routes)
             if found.assumed:
                 self.cores.note(found.assumed)
+            if (named := collective.algorithm) is not None and named.known and named.links:
+                self.cores.note(f"the text names {named.name}: over {named.links} links of a device at most")
             sent = collective.wire_bytes / max(collective.trips or 1, 1)
             transfers.append(Transfer(collective.name, found.lanes, femtoseconds(found.seconds), sent, collective))
         yield Issue(instruction.name, tuple(transfers))

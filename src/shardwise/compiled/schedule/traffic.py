@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ from typing import assert_never
 import numpy as np
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
-from shardwise.chips.links import COLLECTIVES, Pricer, Route, closes_to_a_ring, pricer, torus_routes
-from shardwise.compiled.facts import Collective
+from shardwise.chips.links import COLLECTIVES, Pricer, Route, closes_to_a_ring, pricer, ring_hop, torus_routes
+from shardwise.compiled.facts import Algorithm, Collective
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
@@ -54,12 +55,36 @@ def traffic(collective: Collective, hardware: Hardware, mesh: Mesh, routes: Mapp
         lanes = tuple(f"{axis.split(':')[0]}{way}" for axis in axes for way in "+-")
     else:
         lanes = _switched(collective, hardware, mesh)
-    in_bytes, out_bytes = _sizes(collective, _ALIKE.get(collective.kind, collective.kind), hardware)
-    price, times = _pricer(collective.kind, hardware, mesh, axes, routes)
+    algorithm = collective.algorithm or Algorithm("")
+    if not algorithm.known:
+        assumed = assumed or f"the algorithm {algorithm.name} is not known: taken as one over all links of its axes"
+    kind = "all-gather" if algorithm.whole else _ALIKE.get(collective.kind, collective.kind)
+    in_bytes, out_bytes = _sizes(collective, kind)
+    price, times = _pricer(kind, hardware, mesh, axes, routes, algorithm)
     return Traffic(lanes, price(in_bytes * times, out_bytes * times), assumed)
 
 
-def _sizes(collective: Collective, kind: str, hardware: Hardware) -> tuple[float, float]:
+def remote_traffic(sent_bytes: float, hardware: Hardware, mesh: Mesh, routes: Mapping[str, Route] | None = None) -> Traffic:
+    """Where the bytes go that a kernel sends by itself, and how long they take: to whom, no text says.
+
+    Taken as a step of a ring: over one link, while all links of the mesh are kept busy.
+    """
+    axes = tuple(name for name, size in mesh.axes if size > 1)
+    hop = ring_hop(hardware, mesh, axes[-1:], routes)
+    assumed = f"it states that it sends {sent_bytes:.0f} bytes, not to whom: taken as sent over one link, and all as busy"
+    match hardware.links:
+        case Torus():
+            lanes = tuple(f"{axis}{way}" for axis in axes for way in "+-")
+        case Switch() as switch:
+            lanes = (NVLINK, NETWORK) if mesh.size > int(switch.node_devices.value) else (NVLINK,)
+        case Memory():
+            lanes = (SHARED,)
+        case _:
+            assert_never(hardware.links)
+    return Traffic(lanes, hop.seconds(sent_bytes), assumed)
+
+
+def _sizes(collective: Collective, kind: str) -> tuple[float, float]:
     """The bytes of a device's shard before and after."""
     held, n = collective.held_bytes, max(collective.group_size, 1)
     if collective.kind == "collective-broadcast":
@@ -67,9 +92,10 @@ def _sizes(collective: Collective, kind: str, hardware: Hardware) -> tuple[float
     return held, {"all-gather": held * n, "reduce-scatter": held / n}.get(kind, held)
 
 
-def _pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Mapping[str, Route] | None) -> tuple[Pricer, float]:
+def _pricer(
+    kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Mapping[str, Route] | None, algorithm: Algorithm
+) -> tuple[Pricer, float]:
     """A price list over axes, parts of axes among them, and how many bytes of others pass for each of one's own."""
-    kind = _ALIKE.get(kind, kind)
     kind = kind if kind in COLLECTIVES else "all-to-all"
     times, table = 1.0, dict(routes) if routes else {}
     for axis in [axis for axis in axes if ":" in axis]:
@@ -79,9 +105,37 @@ def _pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Mappi
         else:
             mesh = _cut(mesh, axis)
     plain = tuple(axis.split(":")[0] for axis in axes) if isinstance(hardware.links, Torus) else tuple(map(_label, axes))
-    if table:
-        return pricer(kind, hardware, mesh, plain, table), times  # type: ignore[call-arg]
-    return pricer(kind, hardware, mesh, plain), times
+    if algorithm.links is not None and isinstance(hardware.links, Torus):
+        table = table or torus_routes(hardware.links, mesh, hardware.devices_per_chip)
+        table = _carried(table, plain, algorithm, hardware)
+    return pricer(kind, hardware, mesh, plain, table or None), times
+
+
+def _carried(table: Mapping[str, Route], axes: Axes, algorithm: Algorithm, hardware: Hardware) -> dict[str, Route]:
+    """The routes of a group's axes as an algorithm sees them that goes round rings, over so many links of a device.
+
+    A ring through both cores of each chip passes each link once: it has all of the link, where two rings share it. One
+    that fills two links goes round all chips of the group: half of them lie between the farthest two.
+    """
+    assert isinstance(hardware.links, Torus)
+    chosen = {axis: table[axis] for axis in axes if axis in table}
+    between = [route for route in chosen.values() if route.size > route.cores]  # others stay inside of a chip
+    if not between or algorithm.links is None:
+        return dict(table)
+    cores = math.prod(route.cores for route in chosen.values())
+    chips = math.prod(route.size for route in chosen.values()) // cores
+    most = algorithm.links * hardware.links.bytes_per_s.value / hardware.devices_per_chip
+    speed = cores * min(most, sum(route.bytes_per_s for route in between))
+    hops = sum(route.hops for route in between)
+    farthest = max(hops, chips // 2) if algorithm.links <= 2 else hops
+    for place, (axis, route) in enumerate(chosen.items()):
+        chosen[axis] = replace(
+            route,
+            size=route.size // route.cores if algorithm.per_chip else route.size,
+            bytes_per_s=speed / len(chosen),
+            hops=0 if place else farthest,
+        )
+    return {**table, **chosen}
 
 
 def _on_a_part(mesh: Mesh, table: dict[str, Route], axis: str) -> tuple[Mesh, dict[str, Route], int]:
@@ -93,7 +147,9 @@ def _on_a_part(mesh: Mesh, table: dict[str, Route], axis: str) -> tuple[Mesh, di
     if name in table:
         route = table[name]
         half = route.bytes_per_s / 2 if route.wraps else route.bytes_per_s
-        table = table | {name: replace(route, size=part, bytes_per_s=half, hops=(part - 1) * stride, wraps=False)}
+        cores = min(route.cores, part) if stride == 1 else 1
+        hops = (part - 1) * stride
+        table = table | {name: replace(route, size=part, bytes_per_s=half, hops=hops, wraps=False, cores=cores)}
     return Mesh(tuple((axis, part if axis == name else size) for axis, size in mesh.axes)), table, stride
 
 

@@ -1,4 +1,4 @@
-"""The FLOPs of products, dots and convolutions, as a compiled text has them: of an instruction, and of a whole program."""
+"""The FLOPs of products (dots, convolutions, kernels that state theirs): of an instruction, and of a whole program."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
+from shardwise.compiled.text.stated import stated_cost
 from shardwise.compiled.text.walk import WRAPS, Visit, is_product
 
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
@@ -20,7 +21,7 @@ _CONTRACTED = re.compile(r'\blhs_contracting_dim(?:ension)?s"?[=:][\[{]([\d,\s"]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A dot or a convolution: its FLOPs, an addition and a multiplication being two, and its operands' dtype."""
+    """A dot, a convolution or a kernel: its FLOPs, an addition and a multiplication being two, and its operands' dtype."""
 
     flops: float
     dtype: str
@@ -102,6 +103,8 @@ def _held(book: Workbook, name: str) -> tuple[Product, ...]:
 
 
 def _product(home: Computation, instruction: Instruction) -> Product:
+    if cost := stated_cost(instruction):
+        return Product(cost.flops, _multiplied(home, instruction))
     first, second = (_array(home.by_name[name].shape) for name in instruction.operands[:2])
     out = _array(instruction.shape)
     if instruction.opcode == "convolution" or "$conv" in instruction.attributes:
@@ -113,6 +116,14 @@ def _product(home: Computation, instruction: Instruction) -> Product:
     contracted = _CONTRACTED.search(instruction.attributes)
     places = [int(d) for d in re.findall(r"\d+", contracted[1])] if contracted else [len(first.dims) - 1]
     return Product(2.0 * out.elements * math.prod(first.dims[place] for place in places), first.dtype)
+
+
+def _multiplied(home: Computation, instruction: Instruction) -> str:
+    """The dtype that a kernel most likely multiplies: of the floating arrays that it takes that of the largest."""
+    texts = [home.by_name[name].shape for name in instruction.operands if name in home.by_name]
+    arrays = [array for text in (*texts, instruction.shape) for array in shapes.leaves(shapes.parse(text))]
+    floating = [array for array in arrays if "float" in array.dtype] or arrays
+    return max(floating, key=lambda array: array.bytes).dtype
 
 
 def _array(text: str) -> shapes.Array:

@@ -22,6 +22,7 @@ _OPERAND = re.compile(r"%([^\s,()]+)")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation|called_computations)=%?([^\s,{}]+)")
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations|calls)=\{([^}]*)\}")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+_COMMENT = re.compile(r"/\*.*?\*/")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
@@ -55,7 +56,9 @@ class Instruction:
         """The names of the operands."""
         if "%" in self.inside:
             return _OPERAND.findall(self.inside)
-        return [part.split()[-1] for part in shapes.split(self.inside)] if self.opcode not in _LITERAL else []
+        if self.opcode in _LITERAL:
+            return []
+        return [part.split()[-1] for part in shapes.split(_COMMENT.sub("", self.inside))]
 
     @property
     def cycles(self) -> int | None:
@@ -197,7 +200,7 @@ class _Reader:
             if self.computation is not None:
                 if line.startswith("}"):
                     self.computation = None
-                elif line.strip():
+                elif line.strip() and not line.lstrip().startswith("//"):
                     number = self._instruction(lines, number)
             elif line.strip():
                 self._outside(line, number)
@@ -245,7 +248,9 @@ class _Reader:
 
 
 def _goes_on(text: str) -> bool:
-    """Whether a bracket or a quote is still open at the end of a text."""
+    """Whether a bracket or a quote is still open at the end of a text, or more is to come after a comma."""
+    if text.endswith((",", ", ")):
+        return True
     if all(text.count(opening) == text.count(closing) for opening, closing in ("()", "{}")) and text.count('"') % 2 == 0:
         return False  # nearly always, and soon told
     bare = _QUOTED.sub("", text)

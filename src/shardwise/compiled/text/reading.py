@@ -13,6 +13,7 @@ from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.text.laying import keeps_a_part, laid, unpacked
 from shardwise.compiled.text.sources import Sources, is_planners, metadata
+from shardwise.compiled.text.stated import algorithm, communicates, stated_cost
 from shardwise.compiled.text.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
@@ -33,7 +34,8 @@ def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
     """Find every collective that the module's entry reaches.
 
     Wire bytes are what one device sends, of B bytes that it holds and n devices of a group: all-gather B (n-1),
-    reduce-scatter and all-to-all B (n-1)/n, all-reduce 2 B (n-1)/n, permute B ("How to Scale Your Model", sharding).
+    reduce-scatter and all-to-all B (n-1)/n, all-reduce 2 B (n-1)/n, permute B ("How to Scale Your Model", sharding). How
+    many rows a ragged all-to-all sends is known at run time alone: all that it holds, evenly, are counted.
 
     >>> from shardwise.compiled.text.hlo import read
     >>> module = read('''HloModule jit_f, num_partitions=2
@@ -101,8 +103,10 @@ class _Reader:
         opcode = instruction.opcode
         if opcode in POINT_TO_POINT and "is_host_transfer=true" not in instruction.attributes:
             self._cannot(instruction, "a point-to-point transfer, which is not counted as a collective")
-        elif opcode == "custom-call" and '"has_communication":true' in instruction.attributes:
-            self._cannot(instruction, "a kernel that communicates by itself: what it sends is not known")
+        elif communicates(instruction):
+            cost = stated_cost(instruction)
+            sent = f"to whom it sends {cost.remote_bytes:.0f} bytes" if cost and cost.remote_bytes else "what it sends"
+            self._cannot(instruction, f"a kernel that communicates by itself: {sent} is not known")
         elif _may_be_collective(opcode):
             self._cannot(instruction, f"{opcode} is not known, and may be a collective")
 
@@ -128,9 +132,10 @@ class _Reader:
         closing = flow.closing(site.runs)
         starts = closing is not None or site.runs.opcode.endswith("-start")
         gives = self._arrays(instruction, [self._result(site, closing, scattered)])
-        takes = self._arrays(instruction, [_shape_of(site.home, name) for name in instruction.operands])
+        sent = self._sent(instruction)
+        takes = self._arrays(instruction, [_shape_of(site.home, name) for name in sent])
         held = float(sum(array.bytes for array in takes))
-        numbers = [array for name in instruction.operands if (array := unpacked(site.home, name)) is not None]
+        numbers = [array for name in sent if (array := unpacked(site.home, name)) is not None]
         opening = flow.opening(site.runs)
         hidden = flow.products_between(flow.places[opening.name], flow.places[closing.name]) if closing else ()
         line, op_name, inferred = self._source(site, opening, closing or site.runs)
@@ -157,6 +162,7 @@ class _Reader:
             inferred=inferred,
             sliced=kind == "all-reduce" and self._is_sliced(flow, closing or site.runs, held / max(size, 1)),
             laid=self._laid(site, size) if kind == "all-reduce" else (),
+            algorithm=algorithm(site.runs, instruction),
         )
 
     def _groups(self, kind: str, instruction: Instruction) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
@@ -178,6 +184,13 @@ class _Reader:
             members = self.mesh.extent(axes) if self.mesh is not None and axes else len({d for pair in groups for d in pair})
             return groups, axes or (), members
         return groups, axes or (), max(map(len, groups), default=1)
+
+    def _sent(self, instruction: Instruction) -> list[str]:
+        """The names of the arrays that a collective moves; others say where and how much of it."""
+        if instruction.attribute("slice_sizes") is not None:
+            self._cannot(instruction, "it moves slices in place: how much of its arrays is not known")
+        # Its rows, where they go to, then where the rows for each device begin, how many they are, and the same of what comes.
+        return instruction.operands[:1] if instruction.opcode.startswith("ragged-all-to-all") else instruction.operands
 
     def _arrays(self, instruction: Instruction, texts: list[str | None]) -> list[shapes.Array]:
         found: list[shapes.Array] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.text.loops import trip_count
+from shardwise.compiled.text.stated import stated_cost
 
 MOST_DEPTH = 200
 SCHEDULES = ("while", "conditional", "call")  # run computations that have a schedule of their own
@@ -81,7 +82,7 @@ def inside(module: Module, instruction: Instruction) -> list[Computation]:
             computation = module.computations.get(name)
             if computation is not None and computation not in found and len(found) < MOST_DEPTH:
                 found.append(computation)
-                pending += [i for i in computation.instructions if i.opcode in WRAPS]
+                pending += [i for i in computation.instructions if i.opcode in (*WRAPS, "call")]
     return found
 
 
@@ -91,9 +92,10 @@ def is_collective(opcode: str) -> bool:
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Whether an instruction itself is a product: a matmul or a convolution."""
+    """Whether an instruction itself is a product: a matmul, a convolution, or a kernel that states FLOPs."""
     if instruction.opcode == "custom-call":
-        return any(f'custom_call_target="{call}' in instruction.attributes for call in PRODUCT_CALLS)
+        cost = stated_cost(instruction)
+        return cost.flops > 0 if cost else any(f'custom_call_target="{c}' in instruction.attributes for c in PRODUCT_CALLS)
     return instruction.opcode in PRODUCTS
 
 
