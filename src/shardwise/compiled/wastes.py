@@ -306,7 +306,7 @@ def _state(look: Look) -> Iterator[Waste]:
         array = shapes.leaves(shapes.parse(parameter.shape))[0]
         uses = look.graph.uses(entry.name, parameter.name) if array.dtype in FLOATS and array.elements > 1 else None
         results_of = {use.operand for use in uses or () if use.leaves}
-        gradients = [moved for result in results_of for moved in updated.get(result, ()) if moved.held == array.elements]
+        gradients = [moved for result in results_of for moved in updated.get(result, ()) if array.elements % moved.held == 0]
         if not uses or not all(use.leaves for use in uses) or not gradients:
             continue
         axes, parts = gradients[0].collective.axes, gradients[0].collective.group_size

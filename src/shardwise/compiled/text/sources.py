@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.compiled.facts import Line
@@ -38,7 +38,8 @@ class Sources:
     """The tables of one module; `frames(instruction)` are the lines that it comes from, innermost first.
 
     `line(instruction)` is the one to name. That is the innermost line of the user's own files, unless the program comes to it
-    in several ways: then it is a helper's, and the line where these ways part is named, and the helper's after it.
+    in several ways: then it is a helper's, and the line where these ways part is named, and the helper's after it. Lines outside
+    of the function that is audited are no part of it.
     """
 
     module: Module
@@ -93,13 +94,15 @@ class Sources:
         return found
 
 
-def _users(frames: Iterable[Frame]) -> list[str]:
-    """The lines that stand in files of the user's own, innermost first.
+def _users(frames: Sequence[Frame]) -> list[str]:
+    """The lines of the program that stand in files of the user's own, innermost first: not those that ask for its audit.
 
     Where a line comes again, what stands between is left out: of what is derived of a jitted function, JAX tells how it was
     traced, and then how it was called.
     """
-    lines = [str(frame) for frame in frames if is_users(frame.file)]
+    inner = next((place for place, frame in enumerate(frames) if is_users(frame.file)), 0)
+    asked = next((place for place, frame in enumerate(frames) if place > inner and is_planners(frame.file)), len(frames))
+    lines = [str(frame) for frame in frames[:asked] if is_users(frame.file)]
     last = {line: place for place, line in enumerate(lines)}
     found, place = [], 0
     while place < len(lines):

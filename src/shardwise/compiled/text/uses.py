@@ -27,6 +27,9 @@ ENTERED = ("fusion", "call")  # their operands are the parameters of what they c
 MOST_PLACES = 4000  # places that an array is followed to; beyond these what becomes of it is not known
 
 
+Path = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """An array where it stands: an instruction's result, or one element of the tuple that it makes.
@@ -34,7 +37,7 @@ class Place:
     `path`: the computations that were entered on the way to it, outermost first, each by the instruction that runs it.
     """
 
-    path: tuple[tuple[str, str], ...]
+    path: Path
     computation: str
     name: str
     element: int | None = None
@@ -95,23 +98,44 @@ class Graph:
 
     def is_own(self, place: Place, name: str) -> bool:
         """Whether a number depends on which device computes it."""
-        pending, seen = [(place.path, place.computation, name)], set[tuple[object, ...]]()
-        while pending:
-            path, computation, name = pending.pop()
-            if (path, computation, name) in seen:
-                continue
-            seen.add((path, computation, name))
-            found = self.module.computations[computation].by_name.get(name)
-            if found is None or len(seen) > MOST_PLACES:
-                continue
-            if found.opcode in ("partition-id", "replica-id"):
+        start = Place(place.path, place.computation, name)
+        pending, seen = [start], {start}
+        while pending and len(seen) <= MOST_PLACES:
+            here = pending.pop()
+            if self.instruction(here).opcode in ("partition-id", "replica-id"):
                 return True
-            if found.opcode == "parameter" and path:
-                caller = self.module.computations[path[-1][0]].by_name[path[-1][1]]
-                if caller.opcode in ENTERED:
-                    pending.append((path[:-1], path[-1][0], caller.operands[int(found.inside)]))
-            pending += [(path, computation, operand) for operand in found.operands]
+            for step in self._upward(here):
+                if step not in seen:
+                    seen.add(step)
+                    pending.append(step)
         return False
+
+    def _upward(self, place: Place) -> Iterator[Place]:
+        """What the array at a place is made of: operands, and of a parameter what is handed to its computation."""
+        made = self.instruction(place)
+        if made.opcode == "get-tuple-element" and (made.attribute("index") or "").isdigit():
+            yield Place(place.path, place.computation, made.operands[0], int(made.attribute("index") or 0))
+        elif made.opcode == "tuple" and place.element is not None:
+            yield Place(place.path, place.computation, made.operands[place.element])
+        elif made.opcode == "parameter":
+            path, home, caller = self._run_by(place)
+            if caller is not None and int(made.inside) < len(caller.operands):
+                yield Place(path, home, caller.operands[int(made.inside)], place.element)
+        else:
+            yield from (Place(place.path, place.computation, operand) for operand in made.operands)
+
+    def _run_by(self, place: Place) -> tuple[Path, str, Instruction | None]:
+        """What runs the computation of a place, and where that stands; None of the entry."""
+        if place.path:
+            home, name = place.path[-1]
+            return place.path[:-1], home, self.module.computations[home].by_name[name]
+        if not self._callers:
+            for home, computation in self.module.computations.items():
+                for instruction in computation.instructions:
+                    if instruction.opcode in (*ENTERED, "while"):
+                        self._callers.update({called: (home, instruction) for _, called in instruction.called()})
+        home, caller = self._callers.get(place.computation, ("", None))
+        return (), home, caller
 
     def _onward(self, place: Place) -> Iterator[Place | Use]:
         """Where an array goes from a place: to the next places, or to an end."""
@@ -147,31 +171,14 @@ class Graph:
 
     def _returned(self, place: Place) -> Iterator[Place | Use]:
         """An array is the result of its computation, or an element of it."""
-        if place.path:
-            computation, name = place.path[-1]
-            caller, path = self.module.computations[computation].by_name[name], place.path[:-1]
-        elif self.module.entry is not None and self.module.entry.name == place.computation:
-            yield Use(place, self.instruction(place), place.element or 0, leaves=True)
+        path, home, caller = self._run_by(place)
+        if caller is None:
+            entry = self.module.entry is not None and self.module.entry.name == place.computation
+            yield Use(place, self.instruction(place), place.element or 0, leaves=entry)
             return
-        elif (found := self._caller(place.computation)) is not None:
-            (computation, caller), path = found, ()
-        else:
-            yield Use(place, self.instruction(place), 0)
-            return
-        if caller.opcode == "while":
-            for number, parameter in self.module.computations[place.computation].parameters().items():
-                if number == 0:
-                    yield Place(place.path, place.computation, parameter.name, place.element)
-        yield Place(path, computation, caller.name, place.element)
-
-    def _caller(self, computation: str) -> tuple[str, Instruction] | None:
-        """What alone runs a computation, and where it stands."""
-        if not self._callers:
-            runs = [(name, i) for name, c in self.module.computations.items() for i in c.instructions]
-            for name, instruction in runs:
-                if instruction.opcode in (*ENTERED, "while"):
-                    self._callers.update({called: (name, instruction) for _, called in instruction.called()})
-        return self._callers.get(computation)
+        if caller.opcode == "while" and (state := self.module.computations[place.computation].parameters().get(0)) is not None:
+            yield Place(place.path, place.computation, state.name, place.element)
+        yield Place(path, home, caller.name, place.element)
 
 
 def results(graph: Graph, collective: Collective) -> tuple[tuple[str, int | None], ...]:
