@@ -330,6 +330,110 @@ def six_over_four() -> Built:
     return jax.jit(total), [array((6, 10), mesh=grid("x=4, y=2"))]
 
 
+# Ten more, written after everything else and found without a change to the code.
+
+
+@planted("reduced-then-sliced", wire=4 * 64 * 128 * F32 * 3 / 4)
+def tensor_parallel_output_in_parts() -> Built:
+    """Megatron's second matmul, of whose sum each device keeps its part of the sequence."""
+    mesh = grid("x=2, y=4")
+
+    def block(h: Any, up: Any, down: Any) -> Any:
+        h = jax.nn.relu(h @ up) @ down  # here
+        return lax.with_sharding_constraint(h, lay("x", "y", mesh=mesh)) * 2
+
+    weights = [array((128, 256), None, "y", mesh=mesh), array((256, 128), "y", mesh=mesh)]
+    return jax.jit(block), [array((8, 64, 128), "x", mesh=mesh), *weights]
+
+
+@planted("reduced-then-sliced", wire=64 * 128 * F32 * 7 / 8)
+def gradient_of_a_checkpointed_layer() -> Built:
+    def loss(w: Any, x: Any) -> Any:
+        layer = jax.checkpoint(lambda h, w: jnp.tanh(h @ w))  # here
+        return jnp.mean(layer(x, w) ** 2)
+
+    parts = NamedSharding(grid(), P("x"))
+    return jax.jit(jax.grad(loss), out_shardings=parts), [array((64, 128)), array((512, 64), "x")]
+
+
+@planted("reduced-then-sliced", wire=64 * 128 * F32 * 7 / 8, on="v5e:2x4")
+def cut_by_hand_on_a_tpu() -> Built:
+    def local(a: Any) -> Any:
+        total = lax.psum(jnp.tanh(a), "x")  # here
+        return lax.dynamic_slice_in_dim(total, lax.axis_index("x") * 8, 8) * 2
+
+    return mapped(local, P(None, "x"), P("x")), [array((64, 1024), None, "x")]
+
+
+@planted("gathered-then-sliced", wire=512 * 128 * F32 * 7 / 8 * (1 - 1 / 8), on="v5e:2x4")
+def all_to_all_by_hand_on_a_tpu() -> Built:
+    def local(a: Any) -> Any:
+        whole = lax.all_gather(jnp.sin(a), "x", axis=0, tiled=True)  # here
+        return lax.dynamic_slice_in_dim(whole, lax.axis_index("x") * 16, 16, axis=1)
+
+    return mapped(local, P("x"), P(None, "x")), [array((512, 128), "x")]
+
+
+@planted("gathered-then-sliced", wire=2 * 256 * 64 * F32 * 7 / 8 * (1 - 1 / 2), count=2)
+def halves_of_two_arrays() -> Built:
+    def local(a: Any, b: Any) -> Any:
+        whole = [lax.all_gather(jnp.sin(each), "x", axis=0, tiled=True) for each in (a, b)]  # here
+        return whole[0][:128] @ whole[1][128:].T
+
+    return mapped(local, (P("x"), P("x")), P(None), check=False), [array((256, 64), "x"), array((256, 64), "x")]
+
+
+@planted("gathered-then-reduced", wire=64 * 1024 * F32 * 7 / 8 * (1 - 2 / 1024), on="v5e:2x4")
+def softmax_weights_of_gathered_scores() -> Built:
+    def local(h: Any, w: Any) -> Any:
+        scores = lax.all_gather(jnp.tanh(h @ w), "x", axis=1, tiled=True)  # here
+        return jnp.exp(scores - scores.max(1, keepdims=True)).sum(1)
+
+    return mapped(local, (P(), P(None, "x")), P(None), check=False), [array((64, 128)), array((128, 1024), None, "x")]
+
+
+@planted("gathered-then-reduced", wire=512 * 64 * F32 * 7 / 8 * (1 - 1 / 512))
+def sums_of_explicit_rows() -> Built:
+    mesh = grid(explicit=True)
+
+    def total(a: Any) -> Any:
+        whole = jax.sharding.reshard(jnp.sin(a), lay(mesh=mesh))  # here
+        return jnp.sum(whole, axis=0)
+
+    return jax.jit(total), [array((512, 64), "x", mesh=mesh)]
+
+
+@planted("gathered-to-reshape", wire=32 * 16 * 64 * F32 * 7 / 8)
+def batch_joined_behind_time() -> Built:
+    def joined(a: Any) -> Any:
+        return jnp.exp(a).reshape(32 * 16, 64)  # here
+
+    return jax.jit(joined), [array((32, 16, 64), None, "x")]
+
+
+@planted("replicated-state", memory=64 * 64 * F32 * 7 / 8)
+def momentum_by_hand() -> Built:
+    def local(w: Any, m: Any, x: Any) -> Any:
+        g = jax.grad(lambda v: jnp.sum(jnp.tanh(x @ v)))(lax.pcast(w, "x", to="varying"))
+        m = 0.9 * m + lax.psum(g, "x")  # here
+        return w - 0.1 * m, m
+
+    step = mapped(local, (P(), P(), P("x")), (P(), P()))
+    return jax.jit(step), [array((64, 64)), array((64, 64)), array((512, 64), "x")]
+
+
+@planted("reduced-same", wire=2 * 16 * F32 * 7 / 8 * 3)
+def gathered_and_added_up_in_a_scan() -> Built:
+    def local(h: Any, ws: Any) -> Any:
+        def turn(h: Any, w: Any) -> Any:
+            whole = lax.pmax(jnp.sin(h * w), "x")
+            return lax.psum(jnp.cos(whole), "x") / 8, None  # here
+
+        return lax.scan(turn, h, ws)[0]
+
+    return mapped(local, (P(), P(None, "x")), P(None), check=False), [array((16,)), array((3, 128), None, "x")]
+
+
 # Clean programs: what they send and hold they need.
 
 

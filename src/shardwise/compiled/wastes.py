@@ -25,6 +25,7 @@ Kind = Literal[
     "gathered-twice", "gathered-each-turn", "gathered-by-sum", "sent-wide", "reduced-same", "replicated-state",
     "repeated-work", "uneven-layout",
 ]  # fmt: skip
+LEAST_BYTES = 1000  # of a gather for nothing: fewer take no time that could be won
 FEW = 100  # of so many elements one is few: what a norm leaves of an array
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 
@@ -126,7 +127,7 @@ def wastes(audit: Audit) -> list[Waste]:
     """Everything that is wasted on the wire or in memory."""
     look = Look(audit)
     gathers = {id(moved): _kept_in_part(look, moved) or _reshaped(look, moved) for moved in look.moved}
-    kept = {key: waste for key, waste in gathers.items() if waste is not None}
+    kept = {key: waste for key, waste in gathers.items() if waste is not None and waste.wire_bytes >= LEAST_BYTES}
     found = [*_sliced(look), *kept.values(), *_arguments(look, set(kept)), *_twice(look), *_each_turn(look), *_laid(look)]
     return [*found, *_widened(look), *_same(look), *_state(look)]
 

@@ -38,8 +38,8 @@ class Sources:
     """The tables of one module; `frames(instruction)` are the lines that it comes from, innermost first.
 
     `line(instruction)` is the one to name. That is the innermost line of the user's own files, unless the program comes to it
-    in several ways: then it is a helper's, and the line where these ways part is named, and the helper's after it. Lines outside
-    of the function that is audited are no part of it.
+    in several ways: then it is a helper's, and the line where these ways part is named, and the helper's after it. Lines
+    outside of the function that is audited are no part of it.
     """
 
     module: Module
