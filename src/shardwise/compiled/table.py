@@ -38,7 +38,7 @@ def replayed(audit: Audit) -> Timeline | None:
 def below(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
     """What stands below the collectives: memory, work, time, what stands out, what could not be read, notes."""
     yield from (*_memory(audit), *_work(audit), *_time(timeline))
-    yield from _standing_out(audit.findings)
+    yield from standing_out(audit.findings)
     yield from _listed("unread", [one_line(str(unread)) for unread in audit.unread])
     yield from (f"note    {note}" for note in audit.notes)
 
@@ -143,7 +143,7 @@ def _time(timeline: Timeline | None) -> Iterator[str]:
         yield f"time    {seconds_text(timeline.step_seconds)} a call, {exposed} (modelled from the compiled schedule)"
 
 
-def _standing_out(found: Sequence[Finding]) -> Iterator[str]:
+def standing_out(found: Sequence[Finding]) -> Iterator[str]:
     """The findings of the most bytes; the rest in one line."""
     yield from _listed("stands out", [str(finding) for finding in found[:MOST_FINDINGS]])
     if rest := found[MOST_FINDINGS:]:
