@@ -211,3 +211,11 @@ def test_arguments_are_called_as_the_function_calls_them():
         P + gather("g", "p", 5, "ROOT "), tables=TABLES, arguments=(Argument("params['layers'][3]['wq']", (64,), ("x",)),)
     )
     assert "params['layers'][3]['wq']" in of.findings[0].what
+
+
+def test_of_what_a_plan_gathers_parts_are_kept_for_a_reason():
+    entry = P.replace("[8]", "[800]") + gather("g", "p", 5).replace("[64]", "[6400]")
+    entry += "ROOT %s = f32[8]{0} slice(%g), slice={[0:8]}"
+    assert "gathered-then-sliced" in [finding.kind for finding in audit(entry, tables=TABLES).findings]
+    planned = TABLES.replace("/home/ann/ops.py", "/usr/lib/shardwise/runtime/lower.py")
+    assert "gathered-then-sliced" not in [finding.kind for finding in audit(entry, tables=planned).findings]

@@ -11,7 +11,7 @@ from shardwise.compiled.facts import Argument, Collective, Line
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.flow import Flow
 from shardwise.compiled.text.hlo import Instruction
-from shardwise.compiled.text.sources import metadata
+from shardwise.compiled.text.sources import Sources, is_planners, metadata
 from shardwise.compiled.text.uses import Graph, Use, dims_of, elements, is_own_part, results
 from shardwise.compiled.text.varying import Varying
 from shardwise.compiled.text.walk import survey
@@ -70,12 +70,14 @@ class Look:
 
     audit: Audit
     graph: Graph = field(init=False)
+    sources: Sources = field(init=False)
     moved: tuple[Moved, ...] = field(init=False)
     arguments: dict[int, Argument] = field(init=False)
 
     def __post_init__(self) -> None:
         module = self.audit.module
         self.graph = Graph(module, survey(module))
+        self.sources = Sources(module)
         self.moved = tuple(found for each in self.audit.collectives if each.group_size > 1 for found in self._moved(each))
         known = self.audit.arguments if module.entry is not None else ()
         fit = module.entry is not None and len(module.entry.parameters()) == len(known)
@@ -105,6 +107,12 @@ class Look:
         entry = self.audit.module.entry
         return entry is not None and entry.name == moved.collective.computation
 
+    def is_planned(self, moved: Moved) -> bool:
+        """Whether a collective is a step of one of Shardwise's plans."""
+        start = self.flow(moved).computation.by_name.get(moved.collective.name)
+        frames = self.sources.frames(start) if start is not None else []
+        return bool(frames) and is_planners(frames[0].file)
+
     def name(self, parameter: Instruction) -> str:
         """The name of an argument of the program."""
         known = self.arguments.get(int(parameter.inside)) if parameter.inside.strip().isdigit() else None
@@ -126,7 +134,8 @@ class Look:
 def wastes(audit: Audit) -> list[Waste]:
     """Everything that is wasted on the wire or in memory."""
     look = Look(audit)
-    gathers = {id(moved): _kept_in_part(look, moved) or _reshaped(look, moved) for moved in look.moved}
+    users = [moved for moved in look.moved if not look.is_planned(moved)]  # a plan weighs latency too, and is not told of bytes
+    gathers = {id(moved): _kept_in_part(look, moved) or _reshaped(look, moved) for moved in users}
     kept = {key: waste for key, waste in gathers.items() if waste is not None and waste.wire_bytes >= LEAST_BYTES}
     found = [*_sliced(look), *kept.values(), *_arguments(look, set(kept)), *_twice(look), *_each_turn(look), *_laid(look)]
     return [*found, *_widened(look), *_same(look), *_state(look)]
