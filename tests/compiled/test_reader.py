@@ -151,7 +151,7 @@ def test_an_all_reduce_of_which_a_part_is_kept_is_said_to_be_one():
         ROOT %s = f32[2]{0} dynamic-slice(%r, %i), dynamic_slice_sizes={2}
     """).replace("f32[4]{0} parameter", "f32[16]{0} parameter")
     collective = one(text)
-    assert (collective.kind, collective.sliced) == ("all-reduce", True)
+    assert (collective.kind, collective.sliced) == ("all-reduce", (True,))
 
 
 def test_an_all_reduce_that_is_also_used_whole_is_not_cut():
@@ -161,7 +161,7 @@ def test_an_all_reduce_that_is_also_used_whole_is_not_cut():
         %s = f32[2]{0} dynamic-slice(%r, %i), dynamic_slice_sizes={2}
         ROOT %t = f32[16]{0} add(%r, %r)
     """)
-    assert not one(text).sliced
+    assert one(text).sliced == (False,)
 
 
 def test_joined_collectives_are_one_with_the_bytes_of_all():

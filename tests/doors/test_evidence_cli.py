@@ -94,7 +94,7 @@ def test_audit_as_json(module, capsys):
     found = json.loads(capsys.readouterr().out)
     assert list(found) == [
         "name", "target", "mesh", "hardware", "total_wire_bytes", "collectives", "memory", "work", "unread", "notes",
-        "findings",
+        "arguments", "findings",
     ]  # fmt: skip
     assert (found["name"], found["target"], found["mesh"]) == ("total", "cpu:4", {"x": 4})
     (each,) = found["collectives"]

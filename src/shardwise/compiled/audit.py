@@ -11,8 +11,9 @@ from shardwise.chips import hardware as catalogue
 from shardwise.chips.links import Route
 from shardwise.chips.topology import Topology
 from shardwise.compiled import certify, table
-from shardwise.compiled.facts import Collective, MemoryUse, Work
+from shardwise.compiled.facts import Argument, Collective, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
+from shardwise.compiled.reshapes import Reshape
 from shardwise.compiled.schedule.timeline import Timeline, timeline
 from shardwise.compiled.schedule.work import flops_per_device
 from shardwise.compiled.text.hlo import Module, Unread, read
@@ -35,6 +36,8 @@ class Audit:
         unread: what could not be read of the compiled text; nothing is dropped in silence.
         notes: what was assumed on the way, as arguments taken as replicated.
         uneven: layouts that the function asks for and that its sizes do not allow (see `uneven`).
+        arguments: what the compiled program takes, in its order, by the names of the function's parameters.
+        reshapes: those that the function asks for.
     """
 
     name: str
@@ -50,6 +53,8 @@ class Audit:
     topology: Topology | None = None
     routes: Mapping[str, Route] | None = field(default=None, repr=False)
     uneven: tuple[Uneven, ...] = ()
+    arguments: tuple[Argument, ...] = field(default=(), repr=False)
+    reshapes: tuple[Reshape, ...] = field(default=(), repr=False)
 
     @property
     def total_wire_bytes(self) -> float:
@@ -58,8 +63,8 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What stands out, and what to do about it."""
-        return findings(self.module, self.collectives, self.work, self.uneven)
+        """What stands out, and what to do about it: each kind once for a line, or once for all where its lines are many."""
+        return findings(self)
 
     def timeline(self, hardware: str | Hardware | None = None) -> Timeline:
         """Replay the schedule: when compute and transfers run and what waits; modelled, not measured.
@@ -141,6 +146,7 @@ def audit_text(
     text: str, *, name: str, target: str, mesh: Mesh, hardware: Hardware | None, memory: MemoryUse | None = None,
     needed: float | None = None, notes: tuple[str, ...] = (), topology: Topology | None = None,
     routes: Mapping[str, Route] | None = None, uneven: tuple[Uneven, ...] = (),
+    arguments: tuple[Argument, ...] = (), reshapes: tuple[Reshape, ...] = (),
 ) -> Audit:  # fmt: skip
     """Read a compiled text into an audit.
 
@@ -154,5 +160,6 @@ def audit_text(
     reading = collectives(module, mesh)
     work = Work(flops_per_device(module, reading.visits), module.devices, needed)
     return Audit(
-        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes, uneven
+        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes,
+        uneven, arguments, reshapes,
     )  # fmt: skip

@@ -145,11 +145,13 @@ def _moves(
     if kind == "collective-permute":
         pairs = tuple(sorted((pair[0], pair[1]) for pair in collective.groups if pair[0] != pair[1]))
     parts = collective.laid if collective.laid and _is_tpu(hardware) else (0,) * len(collective.held)
-    for (dtype, elements), part in zip(collective.held * (collective.trips or 1), parts * (collective.trips or 1), strict=True):
+    sliced = collective.sliced or (False,) * len(collective.held)
+    trips = collective.trips or 1
+    for (dtype, elements), part, cut in zip(collective.held * trips, parts * trips, sliced * trips, strict=True):
         move = Move(elements, dtype, pairs)
         if part:
             yield "all-gather", Move(part, dtype)
-        elif collective.sliced and _is_tpu(hardware) and move not in wanted.get((kind, collective.axes), ()):
+        elif cut and _is_tpu(hardware) and move not in wanted.get((kind, collective.axes), ()):
             yield "reduce-scatter", move
         else:
             yield kind, move

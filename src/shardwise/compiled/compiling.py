@@ -13,8 +13,10 @@ from jax.sharding import AxisType, NamedSharding
 from shardwise.chips import Hardware, hardware
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
+from shardwise.compiled.arguments import arguments_of
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
+from shardwise.compiled.reshapes import reshapes
 from shardwise.compiled.targets.apart import BrokenDownError, compile_apart, start_helper
 from shardwise.compiled.targets.devices import memory_use, reason, target_mesh
 from shardwise.compiled.targets.homing import written_mesh
@@ -69,6 +71,8 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
         memory=memory_use(compiled.memory_analysis()),
         needed=needed_flops(traced.jaxpr.jaxpr),
         uneven=uneven,
+        arguments=arguments_of(traced, lowered.compiler_ir("stablehlo")),
+        reshapes=reshapes(traced.jaxpr.jaxpr),
     )
 
 
@@ -81,7 +85,7 @@ def rehearse(
     >>> a = jax.ShapeDtypeStruct((8192, 1024), jnp.bfloat16)
     >>> found = rehearse(lambda a: a @ a.T, a, on="v5e:2x4")
     >>> found.target, str(found.mesh), found.collectives, found.notes
-    ('v5e:2x4', 'x=8', (), ('arguments without a layout are taken as replicated: [0]',))
+    ('v5e:2x4', 'x=8', (), ('arguments without a layout are taken as replicated: a',))
 
     Args:
         function: jitted or plain. While it is traced the axes of the mesh are in force (`jax.sharding.use_abstract_mesh`);
@@ -124,6 +128,8 @@ def rehearse(
         topology=topology,
         routes=None if chip is None or topology.kind == "gpu" else physical_routes(topology, order, grid),
         uneven=uneven,
+        arguments=lowering.arguments,
+        reshapes=reshapes(lowering.traced.jaxpr.jaxpr),
     )
 
 

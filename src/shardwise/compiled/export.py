@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from shardwise.compiled.facts import Collective
+from shardwise.compiled.findings import Finding
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -15,9 +16,12 @@ def facts(audit: Audit) -> dict[str, Any]:
     """The facts of an audit.
 
     Keys: `name`, `target`, `mesh` (axis to size), `hardware` (its name or None), `total_wire_bytes`, `collectives` (a list in
-    the order of the schedule; see `compiled.facts.Collective`; `source_is_nearby` where the line is a neighbour's),
-    `memory` (bytes of one device by name, or None), `work` (`flops_per_device`, `devices`, `needed`, `repeated`), `unread`
-    (`line`, `text`, `why`), `notes` and `findings` (texts). All bytes are those of one device in one call.
+    the order of the schedule; see `compiled.facts.Collective`; `source_is_nearby` where the line is a neighbour's; `via` the
+    line of the helper that `source` calls; `lines` those of all arrays that the compiler joined), `memory` (bytes of one device
+    by name, or None), `work` (`flops_per_device`, `devices`, `needed`, `repeated`), `unread` (`line`, `text`, `why`), `notes`
+    (texts), `arguments` (`name`, `shape`, `axes` or None) and `findings` (the worst first: `kind`, `what`, `advice`, `count`,
+    `wire_bytes` and `memory_bytes` that need not be, `lines`; see `compiled.findings.Finding`). All bytes are those of one
+    device in one call.
     """
     use, work = audit.memory, audit.work
     return {
@@ -36,7 +40,11 @@ def facts(audit: Audit) -> dict[str, Any]:
         },
         "unread": [{"line": each.line, "text": each.text, "why": each.why} for each in audit.unread],
         "notes": list(audit.notes),
-        "findings": [str(finding) for finding in audit.findings],
+        "arguments": [
+            {"name": each.name, "shape": list(each.shape), "axes": None if each.axes is None else list(each.axes)}
+            for each in audit.arguments
+        ],
+        "findings": [_finding(each) for each in audit.findings],
     }  # fmt: skip
 
 
@@ -49,11 +57,25 @@ def _collective(each: Collective) -> dict[str, Any]:
         "shape": list(each.shape),
         "group_size": each.group_size,
         "source": each.source,
+        "via": each.via,
+        "lines": [str(line) for line in dict.fromkeys(each.lines or (each.line,))],
         "source_is_nearby": each.inferred,
         "op_name": each.op_name,
         "trips": each.trips,
         "asynchronous": each.asynchronous,
         "hidden_by": list(each.hidden_by),
+    }
+
+
+def _finding(each: Finding) -> dict[str, Any]:
+    return {
+        "kind": each.kind,
+        "what": each.what,
+        "advice": each.advice,
+        "count": each.count,
+        "wire_bytes": each.wire_bytes,
+        "memory_bytes": each.memory_bytes,
+        "lines": [str(line) for line in each.lines],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from shardwise.layout import Axes
 
@@ -30,6 +31,35 @@ class Algorithm:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the user's files; `via`, where that line calls a helper, the helper's own: `train.py:88 via shardops.py:23`."""
+
+    place: str
+    via: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place} via {self.via}" if self.via else self.place
+
+    @property
+    def short(self) -> str:
+        """The same with the files' names alone."""
+        return str(Line(_file_name(self.place), _file_name(self.via)))
+
+
+def _file_name(place: str) -> str:
+    return PurePath(place.replace("\\", "/")).name
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An array that a compiled program takes: its name, its shape over all devices, and the axes that split it, if known."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: Axes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """One collective of a compiled program, as one device sees it.
 
@@ -53,7 +83,7 @@ class Collective:
         held: of each array that it moves the dtype, and the elements that one device holds before one trip: compilers join
             small collectives into one of several arrays.
         inferred: the source is that of the array it takes or of what uses it, since it has none of its own.
-        sliced: an all-reduce of which each device keeps its part alone.
+        sliced: of each array of an all-reduce, whether each device keeps its part of it alone.
         laid: of each array of an all-reduce, the elements that each device has laid into zeros: such a sum is a gather; 0
             where it is none.
         algorithm: how it is carried out, where the text says that.
@@ -78,14 +108,21 @@ class Collective:
     operands: tuple[str, ...] = ()
     held: tuple[tuple[str, int], ...] = ()
     inferred: bool = False
-    sliced: bool = False
+    sliced: tuple[bool, ...] = ()
     laid: tuple[int, ...] = ()
     algorithm: Algorithm | None = None
+    via: str = ""
+    lines: tuple[Line, ...] = ()
 
     @property
     def arrays(self) -> int:
         """How many arrays it moves."""
         return len(self.held)
+
+    @property
+    def line(self) -> Line:
+        """Its `source`, with the helper's line."""
+        return Line(self.source, self.via)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,203 +1,186 @@
-"""What stands out in a compiled program, and what to do about it."""
+"""What stands out in a compiled program, and what to do about it: wastes of a kind put together, the worst first."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from typing import TYPE_CHECKING, assert_never
 
-from shardwise.compiled.facts import Collective, Work
-from shardwise.compiled.text.flow import Flow
-from shardwise.compiled.text.hlo import Instruction, Module
-from shardwise.compiled.text.sources import metadata
-from shardwise.compiled.text.walk import survey
+from shardwise.compiled.facts import Line, Work
 from shardwise.compiled.uneven import Uneven
+from shardwise.compiled.wastes import Kind, Waste, wastes
+from shardwise.errors import counted
 from shardwise.planning.explain import bytes_text
+
+if TYPE_CHECKING:
+    from shardwise.compiled.audit import Audit
 
 REPEATED = 1.05  # products done more often than this stand out
 SHOWN = 4  # names and lines of one finding
+MOST_LINES = 3  # of a kind: where it comes from more lines, it is one finding for all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that stands out: what, how many bytes of the wire (or 0), where, and what to do about it."""
+    """One thing that stands out.
 
+    Attributes:
+        kind: as `reduced-then-sliced`; see `wastes.Kind`.
+        what: in words, with the number of arrays and their bytes.
+        wire_bytes: what one device sends in one call, and need not.
+        advice: what to do about it.
+        memory_bytes: what one device holds, and need not.
+        count: how many arrays it is about.
+        lines: where they come from, the most bytes first.
+    """
+
+    kind: Kind
     what: str
     wire_bytes: float
-    source: str
     advice: str
+    memory_bytes: float = 0.0
+    count: int = 1
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The first lines as text."""
+        return _listed([str(line) for line in self.lines])
 
     def __str__(self) -> str:
-        where = ", ".join(PurePath(line.replace("\\", "/")).name for line in self.source.split(", "))
+        where = _listed(list(dict.fromkeys(line.short for line in self.lines)))
         return f"{self.what} ({where})\n    {self.advice}" if where else f"{self.what}\n    {self.advice}"
 
 
-def findings(
-    module: Module, collectives: Sequence[Collective], work: Work, uneven: Sequence[Uneven] = ()
-) -> tuple[Finding, ...]:
+def findings(audit: Audit) -> tuple[Finding, ...]:
     """Everything that stands out, the most bytes first; repeated work and layouts that cannot be had before all."""
-    look = _Look(module)
-    found = [*_undone(look, collectives), *_twice(look, collectives), *_sliced(collectives), *_widened(look, collectives)]
-    found += [*_laid(collectives), *_each_turn(look, collectives)]
-    return (*_repeated(work), *map(_not_had, uneven), *sorted(found, key=lambda finding: -finding.wire_bytes))
+    found = [_told(them) for them in _grouped(wastes(audit))]
+    found.sort(key=lambda finding: -max(finding.wire_bytes, finding.memory_bytes))
+    return (*_repeated(audit.work), *_not_had(audit.uneven), *found)
 
 
-def lines_of(collectives: Iterable[Collective]) -> str:
-    """The source lines of several collectives, each once."""
-    lines = list(dict.fromkeys(collective.source for collective in collectives))
-    return ", ".join(lines[:SHOWN]) + (f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else "")
+def _grouped(found: Iterable[Waste]) -> Iterator[list[Waste]]:
+    """Wastes of one kind from one line together; of one kind where its lines are many. Arguments: over the same axes."""
+    kinds: dict[Kind, list[Waste]] = defaultdict(list)
+    for waste in found:
+        kinds[waste.kind].append(waste)
+    for kind, them in kinds.items():
+        them.sort(key=lambda waste: -max(waste.wire_bytes, waste.memory_bytes))
+        groups: dict[object, list[Waste]] = defaultdict(list)
+        for waste in them:
+            groups[waste.axes if kind in ("gathered-argument", "replicated-state") else waste.lines].append(waste)
+        yield from groups.values() if len(groups) <= MOST_LINES else [them]
 
 
-class _Look:
-    """The data flow of the computations that hold collectives, made when first asked for."""
+# What to do about a kind of waste; about a layout that cannot be had, see `_not_had`.
+ADVICE: dict[Kind, str] = {
+    "reduced-then-sliced": "jax.lax.psum_scatter inside jax.shard_map asks for the reduce-scatter, as Shardwise's plans do; a "
+    "norm is the sum of the parts' own",
+    "gathered-then-sliced": "cut first, and gather what is kept; or lay it out as it is used, so that an all-to-all does it",
+    "gathered-then-reduced": "reduce each part first, and send the results: sw.spmd.softmax and logsumexp do so inside "
+    "jax.shard_map; under jax.jit keep the dimension split",
+    "gathered-to-reshape": "split the first of the dimensions that are joined, into sizes that the axis divides; or "
+    "another dimension",
+    "gathered-argument": "right for weights that are stored in parts (FSDP); otherwise let it come in whole, or split another "
+    "dimension",
+    "gathered-twice": "gather it once and keep it, where memory allows: save it for the backward pass instead of making "
+    "it again",
+    "gathered-each-turn": "gather it before the loop, where memory allows",
+    "gathered-by-sum": "TPU's compilers gather vectors so: give the array a second dimension, or gather it with others",
+    "sent-wide": "send the 16-bit numbers and widen them after; compilers for CPU do this by themselves and nothing helps",
+    "reduced-same": "n equal numbers add up to n times one: multiply by n instead; of a mean or a maximum leave it out",
+    "replicated-state": "split the state over the axis, reduce-scatter the gradients, gather the new weights (ZeRO): as much "
+    "on the wire, and each device keeps and updates its part",
+    "repeated-work": "split a dimension of the products over the axes that repeat it: a batch, a row, or the contracted "
+    "dimension",
+}
 
-    def __init__(self, module: Module) -> None:
-        self.module = module
-        self.survey = survey(module)
-        self.flows: dict[str, Flow] = {}
 
-    def flow(self, collective: Collective) -> Flow | None:
-        name = collective.computation
-        if name not in self.flows and name in self.module.computations:
-            self.flows[name] = Flow(self.module, self.survey, self.module.computations[name])
-        return self.flows.get(name)
+def _told(them: Sequence[Waste]) -> Finding:
+    """Wastes of one kind as one finding."""
+    wire, memory = sum(waste.wire_bytes for waste in them), sum(waste.memory_bytes for waste in them)
+    lines = tuple(dict.fromkeys(line for waste in them for line in waste.lines if line.place))
+    kind = them[0].kind
+    return Finding(kind, _what(them, bytes_text(memory or wire)), wire, ADVICE[kind], memory, len(them), lines)
 
-    def origin(self, collective: Collective) -> Instruction | None:
-        """What made the array that a collective takes, before copies and views; None where it takes several."""
-        flow = self.flow(collective)
-        return flow.origin(collective.operands[0]) if flow and len(collective.operands) == 1 else None
 
-    def is_entry(self, collective: Collective) -> bool:
-        return self.module.entry is not None and self.module.entry.name == collective.computation
+def _what(them: Sequence[Waste], amount: str) -> str:
+    """Wastes of one kind in words."""
+    first, count, over = them[0], len(them), _over(them)
+    names = list(dict.fromkeys(waste.subject for waste in them))
+    arrays, gathered = _listed(names), f"{'an array is' if count == 1 else f'{count} arrays are'} gathered over {over}"
+    match first.kind:
+        case "reduced-then-sliced":
+            said = f"an all-reduce over {over}" if count == 1 else f"all-reduces over {over} of {count} arrays,"
+            said += " of which each device keeps its part: twice the bytes of a reduce-scatter"
+            return f"{said}, {amount} too many: {arrays}"
+        case "gathered-then-sliced":
+            return f"{gathered}, and each device keeps a part: {amount} received for nothing: {arrays}"
+        case "gathered-then-reduced":
+            used = f"only sums, maxima or single elements of {'it' if count == 1 else 'them'} are used"
+            return f"{gathered}, and {used}: {amount} received for nothing: {arrays}"
+        case "gathered-to-reshape":
+            return f"{gathered} because a reshape joins or parts the split dimension: {amount} received: {arrays}"
+        case "gathered-argument":
+            said = "argument comes in split over {} and is" if len(names) == 1 else "arguments come in split over {} and are"
+            return f"{len(names)} {said.format(over)} gathered whole, {amount} received: {arrays}"
+        case "gathered-twice":
+            one = f"the same array ({arrays}) is gathered {first.times} times over {over}"
+            return (
+                f"{one if count == 1 else f'{count} arrays are gathered more than once over {over}: {arrays}'}: {amount} again"
+            )
+        case "gathered-each-turn":
+            same = "array" if count == 1 else f"{count} arrays"
+            return f"a loop gathers the same {same} in each of its {first.times or 'many'} turns: {amount} too many: {arrays}"
+        case "gathered-by-sum":
+            said = f"an all-gather over {over} made of an all-reduce of zeros in which each device lays its part"
+            return f"{said}: {amount} too many"
+        case "sent-wide":
+            return f"{arrays} over {over} sends float32 made of 16-bit numbers: {amount} too many"
+        case "reduced-same":
+            said = "an all-reduce" if count == 1 else f"{count} all-reduces"
+            return f"{said} over {over} of what all {first.times} devices hold already: {amount} sent for nothing: {arrays}"
+        case "replicated-state":
+            said = f"{counted(count, 'argument')}, the state of an optimizer, kept and updated whole on each of {first.times}"
+            return f"{said} devices along {over}, while gradients are all-reduced: {amount} of memory: {arrays}"
+        case "repeated-work" | "uneven-layout":
+            raise AssertionError(first.kind)  # told where they are found
+    assert_never(first.kind)
+
+
+def _over(them: Sequence[Waste]) -> str:
+    return " and ".join(dict.fromkeys(", ".join(waste.axes) or "all devices" for waste in them))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _repeated(work: Work) -> Iterator[Finding]:
     if work.repeated is not None and work.repeated > REPEATED:
         yield Finding(
+            "repeated-work",
             f"every product is computed {work.repeated:.3g} times over: devices repeat each other's work",
             0.0,
-            "",
-            "split a dimension of the products over the axes that repeat it: a batch, a row, or the contracted dimension",
+            ADVICE["repeated-work"],
         )
 
 
-def _not_had(uneven: Uneven) -> Finding:
-    """A layout that was asked for, and that no version of JAX gives."""
-    many = uneven.padded
-    became = "JAX drops it without a word, and every device returns the whole" if uneven.leaves else (
-        f"the compiler pads it to {many} without a word, and the last devices hold and compute what is no data")  # fmt: skip
-    return Finding(
-        f"{uneven}: {became}",
-        0.0,
-        uneven.line,
-        f"pad dimension {uneven.dim} to {many}, a multiple of {uneven.parts}, as with jnp.pad, and cut the result; or split "
-        "another dimension, or over axes that divide it",
-    )
-
-
-def _undone(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding]:
-    """All-gathers of arguments as they came in."""
-    gathered: dict[tuple[str, ...], list[tuple[str, Collective]]] = defaultdict(list)
-    for collective in collectives:
-        origin = look.origin(collective) if collective.kind == "all-gather" and look.is_entry(collective) else None
-        if origin is not None and origin.opcode == "parameter":
-            gathered[collective.axes].append((metadata(origin).get("op_name", "") or origin.name, collective))
-    for axes, them in gathered.items():
-        them.sort(key=lambda pair: -pair[1].wire_bytes)
-        names = list(dict.fromkeys(name for name, _ in them))
-        shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-        total = sum(collective.wire_bytes for _, collective in them)
-        what = "argument comes in split over {} and is" if len(names) == 1 else "arguments come in split over {} and are"
+def _not_had(uneven: Sequence[Uneven]) -> Iterator[Finding]:
+    """Layouts that were asked for, and that no version of JAX gives."""
+    for each in uneven[:MOST_LINES]:
+        became = "JAX drops it without a word, and every device returns the whole"
+        if not each.leaves:
+            padded = f"the compiler pads it to {each.padded} without a word"
+            became = f"{padded}, and the last devices hold and compute what is no data"
+        more = len(uneven) - MOST_LINES if each is uneven[:MOST_LINES][-1] else 0
         yield Finding(
-            f"{len(names)} {what.format(', '.join(axes))} gathered whole, {bytes_text(total)} received: {shown}",
-            total,
-            lines_of(collective for _, collective in them),
-            "right for weights that are stored in parts (FSDP); otherwise let it come in whole, or split another dimension",
+            "uneven-layout",
+            f"{each}: {became}" + (f"; and {more} more layouts like it" if more > 0 else ""),
+            0.0,
+            f"pad dimension {each.dim} to {each.padded}, a multiple of {each.parts}, as with jnp.pad, and cut the result; or "
+            "split another dimension, or over axes that divide it",
+            count=1 + max(more, 0),
+            lines=(Line(each.line),) if each.line else (),
         )
-
-
-def _twice(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding]:
-    """The same array gathered more than once."""
-    gathered: dict[tuple[str, str, tuple[str, ...]], list[Collective]] = defaultdict(list)
-    for collective in collectives:
-        origin = look.origin(collective) if collective.kind == "all-gather" else None
-        if origin is not None:
-            gathered[collective.computation, origin.name, collective.axes].append(collective)
-    for (_, name, axes), them in gathered.items():
-        if len(them) > 1:
-            yield Finding(
-                f"the same array ({name}) is gathered {len(them)} times over {', '.join(axes)}",
-                sum(collective.wire_bytes for collective in them[1:]),
-                lines_of(them),
-                "gather it once and keep it, where memory allows: save it for the backward pass instead of making it again",
-            )
-
-
-def _sliced(collectives: Sequence[Collective]) -> Iterator[Finding]:
-    for collective in collectives:
-        if collective.sliced and collective.group_size > 1:
-            yield Finding(
-                f"an all-reduce over {', '.join(collective.axes)} of which each device keeps its part: twice the bytes of a "
-                f"reduce-scatter, {bytes_text(collective.wire_bytes / 2)} too many",
-                collective.wire_bytes / 2,
-                collective.source,
-                "jax.lax.psum_scatter inside jax.shard_map asks for the reduce-scatter, as Shardwise's plans do",
-            )
-
-
-def _laid(collectives: Sequence[Collective]) -> Iterator[Finding]:
-    for collective in collectives:
-        if any(collective.laid) and collective.group_size > 1:
-            yield Finding(
-                f"an all-gather over {', '.join(collective.axes)} made of an all-reduce of zeros in which each device lays its "
-                f"part: {bytes_text(collective.wire_bytes)} sent",
-                collective.wire_bytes / 2,
-                collective.source,
-                "TPU's compilers gather vectors so: give the array a second dimension, or gather it with others",
-            )
-
-
-def _widened(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding]:
-    """A collective of wide numbers that were narrow just before."""
-    for collective in collectives:
-        flow = look.flow(collective)
-        if flow is None or len(collective.operands) != 1 or collective.dtype not in ("float32", "float64"):
-            continue
-        origin = flow.origin(collective.operands[0])
-        narrow = origin is not None and origin.shape.startswith(("bf16[", "f16[")) and collective.dtype == "float32"
-        if narrow and collective.wire_bytes:
-            yield Finding(
-                f"{'an' if collective.kind[0] == 'a' else 'a'} {collective.kind} over {', '.join(collective.axes)} sends "
-                "float32 made of 16-bit numbers",
-                collective.wire_bytes / 2,
-                collective.source,
-                "send the 16-bit numbers and widen them after; compilers for CPU do this by themselves and nothing helps",
-            )
-
-
-def _each_turn(look: _Look, collectives: Sequence[Collective]) -> Iterator[Finding]:
-    """A gather inside a loop of what no turn changes."""
-    for collective in collectives:
-        if collective.kind != "all-gather" or look.is_entry(collective) or collective.trips in (0, 1):
-            continue
-        flow, origin = look.flow(collective), look.origin(collective)
-        if flow is not None and origin is not None and _unchanged(flow, origin):
-            yield Finding(
-                f"a loop gathers the same array in each of its {collective.trips or 'many'} turns",
-                collective.wire_bytes * (1 - 1 / (collective.trips or 2)),
-                collective.source,
-                "gather it before the loop, where memory allows",
-            )
-
-
-def _unchanged(flow: Flow, element: Instruction) -> bool:
-    """Whether an element of a loop's state is handed to the next turn as it came."""
-    root = flow.computation.root
-    if element.opcode != "get-tuple-element" or root is None or root.opcode != "tuple":
-        return False
-    index = element.attribute("index")
-    if index is None or not index.isdigit() or int(index) >= len(root.operands):
-        return False
-    back = flow.origin(root.operands[int(index)])
-    return back is not None and back.opcode == "get-tuple-element" and back.attribute("index") == index

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
-from shardwise.compiled.findings import REPEATED
+from shardwise.compiled.findings import REPEATED, Finding
 from shardwise.errors import counted, leading, one_line
 from shardwise.planning.explain import bytes_text, seconds_text
 
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from shardwise.compiled.schedule.timeline import Timeline
 
 MOST_ROWS = 40
+MOST_FINDINGS = 10
+MOST_LINES = 3  # of one row
 HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
 
 
@@ -37,7 +38,7 @@ def replayed(audit: Audit) -> Timeline | None:
 def below(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
     """What stands below the collectives: memory, work, time, what stands out, what could not be read, notes."""
     yield from (*_memory(audit), *_work(audit), *_time(timeline))
-    yield from _listed("stands out", [str(finding) for finding in audit.findings])
+    yield from standing_out(audit.findings)
     yield from _listed("unread", [one_line(str(unread)) for unread in audit.unread])
     yield from (f"note    {note}" for note in audit.notes)
 
@@ -57,7 +58,7 @@ def rows(audit: Audit, timeline: Timeline | None) -> tuple[list[tuple[str, ...]]
     """A row for each kind of collective, alike ones together, below `HEAD`; and how many rows are left out."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for c in audit.collectives:
-        groups.setdefault((c.kind, c.axes, c.dtype, c.shape, c.source, c.inferred, c.trips), []).append(c)
+        groups.setdefault((c.kind, c.axes, c.dtype, c.shape, where(c), c.trips), []).append(c)
     return [_row(them, timeline) for them in list(groups.values())[:MOST_ROWS]], max(len(groups) - MOST_ROWS, 0)
 
 
@@ -91,10 +92,12 @@ def _hidden(them: Sequence[Collective], timeline: Timeline | None) -> str:
 
 
 def where(collective: Collective) -> str:
-    """The source line, with the file's name alone."""
+    """The source lines, with the files' names alone; of collectives that the compiler joined, those of all arrays."""
     if collective.source in (MADE_BY_THE_COMPILER, MADE_BY_A_PLAN):
         return collective.source
-    return PurePath(collective.source.replace("\\", "/")).name + (" (nearby)" if collective.inferred else "")
+    lines = list(dict.fromkeys(line.short for line in collective.lines or (collective.line,)))
+    more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
+    return ", ".join(lines[:MOST_LINES]) + more + (" (nearby)" if collective.inferred else "")
 
 
 def _memory(audit: Audit) -> Iterator[str]:
@@ -138,6 +141,15 @@ def _time(timeline: Timeline | None) -> Iterator[str]:
     if timeline is not None:
         exposed = f"{seconds_text(timeline.exposed_seconds)} of it waiting for transfers"
         yield f"time    {seconds_text(timeline.step_seconds)} a call, {exposed} (modelled from the compiled schedule)"
+
+
+def standing_out(found: Sequence[Finding]) -> Iterator[str]:
+    """The findings of the most bytes; the rest in one line."""
+    yield from _listed("stands out", [str(finding) for finding in found[:MOST_FINDINGS]])
+    if rest := found[MOST_FINDINGS:]:
+        wire, memory = sum(each.wire_bytes for each in rest), sum(each.memory_bytes for each in rest)
+        held = f", {bytes_text(memory)} of memory" if memory else ""
+        yield f"  ... and {len(rest)} more, {bytes_text(wire)} on the wire{held} (audit.findings, --json)"
 
 
 def _listed(name: str, entries: Sequence[str]) -> Iterator[str]:

@@ -7,10 +7,11 @@ pads it; where it leaves the function, JAX 0.10 drops the layout, and later vers
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shardwise.compiled.arguments import names_of
 from shardwise.compiled.needed import inner_jaxprs
 from shardwise.compiled.text.sources import Frame, is_users
 from shardwise.layout import Axes
@@ -52,33 +53,38 @@ def uneven_constraints(jaxpr: Any) -> tuple[Uneven, ...]:
     >>> rows = jax.NamedSharding(mesh, jax.P("x"))
     >>> traced = jax.make_jaxpr(lambda a: jax.lax.with_sharding_constraint(a, rows).sum())(jnp.ones((6, 8)))
     >>> print(uneven_constraints(traced.jaxpr)[0])
-    a constraint splits dimension 0 of float32[6,8] over x, which is 4 devices and does not divide 6
+    a constraint splits dimension 0 of a (float32[6,8]) over x, which is 4 devices and does not divide 6
     """
-    return tuple(dict.fromkeys(_found(jaxpr, frozenset(map(id, jaxpr.outvars)))))
+    return tuple(dict.fromkeys(_found(jaxpr, frozenset(map(id, jaxpr.outvars)), names_of(jaxpr))))
 
 
-def _found(jaxpr: Any, leaving: frozenset[int]) -> Iterator[Uneven]:
+def _found(jaxpr: Any, leaving: frozenset[int], names: dict[Any, str]) -> Iterator[Uneven]:
     from jax.sharding import NamedSharding  # here, since pictures of audits need no JAX
 
     for equation in jaxpr.eqns:
         sharding = equation.params.get("sharding")
         if equation.primitive.name == "sharding_constraint" and isinstance(sharding, NamedSharding):
-            yield from _of_constraint(equation, sharding, leaves=id(equation.outvars[0]) in leaving)
+            given = equation.invars[0]
+            name = names.get(given, "") if isinstance(given, Hashable) else ""  # constants are not
+            yield from _of_constraint(equation, sharding, name, leaves=id(equation.outvars[0]) in leaving)
         for inner in inner_jaxprs(equation.params):
-            yield from _found(inner, frozenset())
+            handed = zip(inner.invars, equation.invars, strict=True) if len(inner.invars) == len(equation.invars) else ()
+            known = {own: names[given] for own, given in handed if isinstance(given, Hashable) and given in names}
+            yield from _found(inner, frozenset(), known)
 
 
-def _of_constraint(equation: Any, sharding: NamedSharding, leaves: bool) -> Iterator[Uneven]:
+def _of_constraint(equation: Any, sharding: NamedSharding, name: str, leaves: bool) -> Iterator[Uneven]:
     aval = equation.outvars[0].aval
+    array = f"{name} ({aval.str_short()})" if name else aval.str_short()
     for dim, (size, entry) in enumerate(zip(aval.shape, sharding.spec, strict=False)):
         names = (entry,) if isinstance(entry, str) else entry
         axes = tuple(str(name) for name in names) if isinstance(names, tuple) else ()
         parts = math.prod(sharding.mesh.shape[axis] for axis in axes)
         if size % parts:
-            yield Uneven(aval.str_short(), dim, size, axes, parts, _line(equation), leaves)
+            yield Uneven(array, dim, size, axes, parts, line_of(equation), leaves)
 
 
-def _line(equation: Any) -> str:
+def line_of(equation: Any) -> str:
     """The innermost line of the user's own files; empty where JAX keeps none."""
     traceback = getattr(equation.source_info, "traceback", None)
     frames = [] if traceback is None else traceback.frames

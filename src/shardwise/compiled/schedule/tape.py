@@ -167,7 +167,7 @@ class Recorder:
             seconds = found.peak_seconds  # what it takes and gives on are the parts of a transfer
         line = self.sources.line(instruction)
         if (whole := femtoseconds(seconds)) or found.flops:
-            yield Work(instruction.name, whole, found.is_product, found.flops, found.peak_seconds, str(line or ""))
+            yield Work(instruction.name, whole, found.is_product, found.flops, found.peak_seconds, line.place if line else "")
 
     def _collective(
         self, home: Computation, instruction: Instruction, started: Sequence[Collective], ends: dict[str, list[str]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh
 
 
-def at_home(args: Any, mesh: AnyMesh) -> tuple[Any, tuple[str, ...]]:
+def at_home(args: Any, mesh: AnyMesh, names: Sequence[str] = ()) -> tuple[Any, tuple[str, ...]]:
     """Give every array of a tree its place on a mesh: shapes, dtypes, layouts and memories stay, data and devices do not.
 
     Arrays and `jax.ShapeDtypeStruct`s laid out on another mesh keep their `PartitionSpec` and memory kind; those that lie
@@ -26,6 +26,9 @@ def at_home(args: Any, mesh: AnyMesh) -> tuple[Any, tuple[str, ...]]:
     >>> args[0].sharding.spec, args[1], replicated
     (P(), 3.0, ('[0]',))
 
+    Args:
+        names: what the function calls its arguments (`parameter_names`).
+
     Raises:
         MeshError: a layout uses an axis that the mesh lacks, or has in another size; or it is on no named axes.
     """
@@ -34,7 +37,8 @@ def at_home(args: Any, mesh: AnyMesh) -> tuple[Any, tuple[str, ...]]:
     def home(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray):
             return leaf
-        where = jax.tree_util.keystr(path)
+        first = path[0].idx if path and isinstance(path[0], jax.tree_util.SequenceKey) else len(names)
+        where = names[first] + jax.tree_util.keystr(path[1:]) if first < len(names) else jax.tree_util.keystr(path)
         laid = getattr(leaf, "sharding", None)
         spec = _spec(laid, mesh, where)
         if spec is None and leaf.ndim:

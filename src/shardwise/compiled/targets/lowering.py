@@ -10,6 +10,8 @@ from typing import Any
 import jax
 
 from shardwise.chips.topology import Topology
+from shardwise.compiled.arguments import arguments_of, parameter_names
+from shardwise.compiled.facts import Argument
 from shardwise.compiled.targets.devices import mesh_of, target_mesh
 from shardwise.compiled.targets.homing import at_home
 from shardwise.compiled.targets.programs import Program, program_of
@@ -29,12 +31,14 @@ class Lowering:
         traced: what was lowered, with its jaxpr.
         replicated: paths of the arguments that said no layout on a mesh, and are taken as replicated.
         moved: whether the function holds on to another mesh, and was traced there.
+        arguments: what the compiled program takes, by name.
     """
 
     program: Program
     traced: Any
     replicated: tuple[str, ...] = ()
     moved: bool = False
+    arguments: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
     >>> mesh = jax.sharding.AbstractMesh((8,), ("x",))
     >>> lowering = lower_on(lambda a: a * 2, (jax.ShapeDtypeStruct((8,), "float32"),), "v5e:2x4", mesh)
     >>> lowering.replicated, lowering.moved
-    (('[0]',), False)
+    (('a',), False)
 
     Raises:
         CompileError: the function cannot be traced; with its own error, and the line.
@@ -66,7 +70,7 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
     """
     topology = Topology.parse(topology)
     away = target_mesh(topology, mesh, axis_types=mesh.axis_types)
-    homed, replicated = at_home(args, away)
+    homed, replicated = at_home(args, away, parameter_names(function, len(args)))
     platforms = ("cuda" if topology.kind == "gpu" else topology.kind,)  # JAX tells the makers of GPUs apart
     ways = [
         _Way(homed, lambda: _under(away), platforms),
@@ -80,7 +84,9 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
         try:
             with left_unbound(), way.in_force():
                 traced = _traced(function, way.args)
-                return Lowering(program_of(traced.lower(lowering_platforms=way.platforms)), traced, replicated, way.moved)
+                lowered = traced.lower(lowering_platforms=way.platforms)
+                arguments = arguments_of(traced, lowered.compiler_ir("stablehlo"))
+                return Lowering(program_of(lowered), traced, replicated, way.moved, arguments)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever the user's function raises, SystemExit too

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 
@@ -42,31 +40,6 @@ def laid(module: Module, computation: Computation, name: str) -> shapes.Array | 
     if zeros is None or not _is_zero(computation, inner, outer, zeros):
         return None
     return _array(part)
-
-
-def keeps_a_part(module: Module, user: Instruction, name: str, most_bytes: float) -> bool:
-    """Whether an instruction takes of an array a part alone, which each device cuts at a place of its own."""
-    if user.opcode == "dynamic-slice":
-        return user.operands[0] == name and _bytes(user) <= most_bytes
-    called = module.computations.get(next((called for _, called in user.called()), "")) if user.opcode == "fusion" else None
-    if called is None:
-        return False
-    pending = [i.name for i in called.instructions if i.opcode == "parameter" and user.operands[int(i.inside)] == name]
-    while pending:
-        seen = pending.pop()
-        if called.root is not None and called.root.name == seen:
-            return False  # all of it leaves
-        for inner in (i for i in called.instructions if seen in i.operands):
-            if inner.opcode in (*_VIEWS, "reshape", "transpose", "convert"):
-                pending.append(inner.name)
-            elif not keeps_a_part(module, inner, seen, most_bytes):
-                return False
-    return True
-
-
-def _bytes(instruction: Instruction) -> float:
-    array = _array(instruction)
-    return math.inf if array is None else array.bytes
 
 
 def _is_zero(computation: Computation, inner: Computation, outer: Instruction | None, found: Instruction) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
+from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective, Line
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.flow import Flow, carries_on
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
-from shardwise.compiled.text.laying import keeps_a_part, laid, unpacked
+from shardwise.compiled.text.laying import laid, unpacked
 from shardwise.compiled.text.sources import Sources, is_planners, metadata
 from shardwise.compiled.text.stated import algorithm, communicates, stated_cost
+from shardwise.compiled.text.uses import Graph, keeps_its_part
 from shardwise.compiled.text.walk import KINDS, RUNS, WRAPS, Survey, Visit, inside, is_collective, survey, visits
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
@@ -67,6 +68,10 @@ class _Site:
     visit: Visit
 
     @property
+    def computation(self) -> Computation:
+        return self.visit.computation
+
+    @property
     def fused(self) -> bool:
         return self.runs is not self.collective
 
@@ -76,16 +81,15 @@ class _Reader:
         self.module = module
         self.mesh = mesh
         self.survey: Survey = survey(module)
+        self.graph = Graph(module, self.survey)
         self.sources = Sources(module)
         self.unread: list[Unread] = []
 
     def of(self, visit: Visit) -> Iterator[Collective]:
         """The collectives of one computation of the schedule."""
-        flow: Flow | None = None
         for instruction in visit.computation.instructions:
             for home, found in self._held(visit.computation, instruction):
-                flow = flow or Flow(self.module, self.survey, visit.computation)
-                yield self._collective(_Site(found, home, instruction, flow, visit))
+                yield self._collective(_Site(found, home, instruction, self.graph.flow(visit.computation.name), visit))
 
     def _held(self, computation: Computation, instruction: Instruction) -> Iterator[tuple[Computation, Instruction]]:
         """The collectives that an instruction of the schedule is, or wraps; each with the computation it stands in."""
@@ -139,15 +143,16 @@ class _Reader:
         opening = flow.opening(site.runs)
         hidden = flow.products_between(flow.places[opening.name], flow.places[closing.name]) if closing else ()
         line, op_name, inferred = self._source(site, opening, closing or site.runs)
+        moved = _held(instruction, numbers, size)
         largest = max(gives or takes, key=lambda array: array.bytes, default=shapes.Array("?", (), 0))
-        return Collective(
+        found = Collective(
             kind=kind,
             axes=axes,
             wire_bytes=_wire_bytes(kind, size, held, groups) * (1 if trips is None else trips),
             dtype=largest.dtype,
             shape=largest.dims,
             group_size=size,
-            source=line,
+            source=line.place,
             op_name=op_name,
             trips=trips,
             asynchronous=starts and '"is_sync":true' not in site.runs.attributes,
@@ -158,12 +163,14 @@ class _Reader:
             end=(closing or site.runs).name,
             groups=groups,
             operands=flow.arrays(opening),
-            held=_held(instruction, numbers, size),
+            held=moved,
             inferred=inferred,
-            sliced=kind == "all-reduce" and self._is_sliced(flow, closing or site.runs, held / max(size, 1)),
             laid=self._laid(site, size) if kind == "all-reduce" else (),
             algorithm=algorithm(site.runs, instruction),
+            via=line.via,
+            lines=self._lines(site, opening, line, len(moved)),
         )
+        return replace(found, sliced=keeps_its_part(self.graph, found)) if kind == "all-reduce" else found
 
     def _groups(self, kind: str, instruction: Instruction) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
         """The groups or pairs, the axes they follow, and how many devices take part together."""
@@ -209,33 +216,29 @@ class _Reader:
             return closing.shape
         return site.runs.shape if scattered else site.collective.shape
 
-    def _source(self, site: _Site, opening: Instruction, closing: Instruction) -> tuple[str, str, bool]:
+    def _source(self, site: _Site, opening: Instruction, closing: Instruction) -> tuple[Line, str, bool]:
         """The user's line, the operation's name, and whether the line is that of a neighbour in the data's flow."""
         own = (site.collective, site.runs, opening, closing)
         op_name = next((name for name in (metadata(i).get("op_name", "") for i in own) if name), "")
         for candidate in own:
             if (line := self.sources.line(candidate)) is not None:
-                return str(line), op_name, False
+                return line, op_name, False
         for candidate in (*site.flow.upwards(opening), *site.flow.downwards(closing), *reversed(site.visit.path)):
             if (line := self.sources.line(candidate)) is not None:
-                return str(line), op_name or metadata(candidate).get("op_name", ""), True
+                return line, op_name or metadata(candidate).get("op_name", ""), True
         asked = next((frames[0] for candidate in own if (frames := self.sources.frames(candidate))), None)
         if asked is None:
-            return MADE_BY_THE_COMPILER, op_name, False
-        return (MADE_BY_A_PLAN if is_planners(asked.file) else str(asked)), op_name, False
+            return Line(MADE_BY_THE_COMPILER), op_name, False
+        return Line(MADE_BY_A_PLAN if is_planners(asked.file) else str(asked)), op_name, False
 
-    def _is_sliced(self, flow: Flow, closing: Instruction, part: float) -> bool:
-        """Whether all that use an all-reduce's result keep one device's part of it."""
-        pending = [closing]
-        uses: list[tuple[Instruction, str]] = []
-        while pending:
-            made = pending.pop()
-            for user in flow.using(made):
-                if flow.hands_on(user):
-                    pending.append(user)
-                else:
-                    uses.append((user, made.name))
-        return bool(uses) and all(keeps_a_part(self.module, user, name, part) for user, name in uses)
+    def _lines(self, site: _Site, opening: Instruction, own: Line, arrays: int) -> tuple[Line, ...]:
+        """Of each array that is moved the line that makes it: compilers join collectives, and keep one line of them."""
+        operands = site.flow.arrays(opening)
+        if arrays < 2 or len(operands) != arrays:
+            return (own,) * arrays
+        makers = [site.computation.by_name[name] for name in operands]
+        found = [(maker, *site.flow.upwards(maker)) for maker in makers]
+        return tuple(next(filter(None, map(self.sources.line, them)), own) for them in found)
 
     def _laid(self, site: _Site, size: int) -> tuple[int, ...]:
         """Of each array that an all-reduce adds up over so many devices, the elements that each lays into zeros; or 0."""

@@ -20,6 +20,8 @@ DTYPES = {
     "f8e5m2": ("float8_e5m2", 8), "f8e5m2fnuz": ("float8_e5m2fnuz", 8), "f8e8m0fnu": ("float8_e8m0fnu", 8),
 }  # fmt: skip
 
+BITS = dict(DTYPES.values())
+
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([\d,<=? ]*)\](\{[^}]*\})?$")
 _SPACE = re.compile(r"S\((\d+)\)")
 

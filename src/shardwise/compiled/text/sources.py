@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from shardwise.compiled.facts import Line
 from shardwise.compiled.text.hlo import Instruction, Module
 
 _METADATA = re.compile(r"\bmetadata=\{((?:[^{}\"]|\"(?:\\.|[^\"\\])*\")*)\}")
@@ -32,10 +35,16 @@ class Frame:
 
 @dataclass(slots=True)
 class Sources:
-    """The tables of one module; `frames(instruction)` are the lines that it comes from, innermost first."""
+    """The tables of one module; `frames(instruction)` are the lines that it comes from, innermost first.
+
+    `line(instruction)` is the one to name. That is the innermost line of the user's own files, unless the program comes to it
+    in several ways: then it is a helper's, and the line where these ways part is named, and the helper's after it. Lines
+    outside of the function that is audited are no part of it.
+    """
 
     module: Module
     _frames: dict[int, tuple[Frame, int]] = field(default_factory=dict)
+    _ways: dict[str, set[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
         tables = self.module.tables
@@ -52,23 +61,54 @@ class Sources:
         for key, fields in links.items():
             if fields.get("file_location_id", 0) in places:
                 self._frames[key] = (places[fields["file_location_id"]], fields.get("parent_frame_id", 0) - shift)
+        for key in self._frames:
+            first, *callers = _users(self._stack(key)) or [""]
+            self._ways[first].add(tuple(callers))
 
     def frames(self, instruction: Instruction) -> list[Frame]:
         """The lines an instruction comes from, innermost first; none where the text does not say."""
         fields = metadata(instruction)
-        frame_id = int(fields["stack_frame_id"]) if fields.get("stack_frame_id", "").isdigit() else 0
-        found: list[Frame] = []
-        while frame_id in self._frames and len(found) <= len(self._frames):
-            frame, frame_id = self._frames[frame_id]
-            found.append(frame)
+        found = self._stack(int(fields["stack_frame_id"])) if fields.get("stack_frame_id", "").isdigit() else []
         if not found and "source_file" in fields:
             line = fields.get("source_line", "0")
             found.append(Frame(fields["source_file"], int(line) if line.isdigit() else 0))
         return found
 
-    def line(self, instruction: Instruction) -> Frame | None:
-        """The innermost line that stands in a file of the user's own."""
-        return next((frame for frame in self.frames(instruction) if is_users(frame.file)), None)
+    def line(self, instruction: Instruction) -> Line | None:
+        """The line of the user's own that an instruction comes from, and the helper's where that one calls a helper."""
+        found = _users(self.frames(instruction))
+        if not found:
+            return None
+        innermost, *callers = found
+        ways = self._ways.get(innermost, ())
+        # The first caller that these ways do not share: those before it tell no more than the helper's line does. JAX keeps so
+        # many frames alone, so that one way may end where another goes on.
+        parting = next((n for n in range(len(callers)) if len({way[n] for way in ways if len(way) > n}) > 1), None)
+        return Line(innermost) if parting is None else Line(callers[parting], innermost)
+
+    def _stack(self, frame_id: int) -> list[Frame]:
+        found: list[Frame] = []
+        while frame_id in self._frames and len(found) <= len(self._frames):
+            frame, frame_id = self._frames[frame_id]
+            found.append(frame)
+        return found
+
+
+def _users(frames: Sequence[Frame]) -> list[str]:
+    """The lines of the program that stand in files of the user's own, innermost first: not those that ask for its audit.
+
+    Where a line comes again, what stands between is left out: of what is derived of a jitted function, JAX tells how it was
+    traced, and then how it was called.
+    """
+    inner = next((place for place, frame in enumerate(frames) if is_users(frame.file)), 0)
+    asked = next((place for place, frame in enumerate(frames) if place > inner and is_planners(frame.file)), len(frames))
+    lines = [str(frame) for frame in frames[:asked] if is_users(frame.file)]
+    last = {line: place for place, line in enumerate(lines)}
+    found, place = [], 0
+    while place < len(lines):
+        found.append(lines[place])
+        place = last[lines[place]] + 1
+    return found
 
 
 def is_users(file: str) -> bool:
