@@ -73,10 +73,12 @@ class Compiler:
     """What a chip's own compiler makes of programs.
 
     Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and
-    how much more a product costs that takes in a sum from a neighbour. Of arrays that are copied: bytes a second. Of
+    and how much more a product costs that takes in a sum from a neighbour. Of arrays that are copied: bytes a second, and how
+    large a gathered one may be that leaves the chip at the speed of its memory. Of all-to-alls: bytes a second that are laid
+    out anew before and after, in whole tiles of the memory or not, and how often one is copied that ends a program. Of other
     collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for enough (it
-    starts no earlier than that), and how often a reduce-scatter sends its bytes (2 where it is compiled as an all-reduce
-    and a slice).
+    starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to so many
+    bytes) are compiled as an all-reduce.
     """
 
     efficiency: Figure
@@ -84,8 +86,14 @@ class Compiler:
     start_seconds: Figure
     sum_seconds: Figure
     copied_bytes_per_s: Figure
+    kept_bytes: Figure
+    laid_bytes_per_s: Figure
+    ragged_bytes_per_s: Figure
+    turned_copies: Figure
     cover_flops_per_byte: Figure
-    reduce_scatter_sends: Figure
+    scatter_summed_from: Figure
+    gather_summed_from: Figure
+    gather_summed_bytes: Figure
 
 
 Links = Torus | Switch | Memory
