@@ -96,6 +96,17 @@ class Compiler:
     gather_summed_bytes: Figure
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What published measurements reach of a chip's figures, as shares: of its links, and of its peak where one is known.
+
+    Prices are bounds, without these shares, where no compiler's cycles are known.
+    """
+
+    links: Figure
+    products: Figure | None = None
+
+
 Links = Torus | Switch | Memory
 
 
@@ -118,6 +129,7 @@ class Hardware:
     clock_hz: Figure | None = None
     compiler: Compiler | None = None
     host_bytes_per_s: Figure | None = None  # the link of a chip to its host's memory, one way
+    reached: Reached | None = None
 
     @property
     def shared(self) -> bool:
@@ -158,7 +170,15 @@ class Hardware:
         if self.compiler:
             fields = Compiler.__dataclass_fields__
             rows += [(f"compiler {name.replace('_', ' ')}", getattr(self.compiler, name)) for name in fields]
+        rows += [(f"reached share of {what}", figure) for what, figure in self.shares_reached()]
         return rows
+
+    def shares_reached(self) -> list[tuple[str, Figure]]:
+        """What published measurements reach: of what, and the share."""
+        if self.reached is None:
+            return []
+        found = [("links", self.reached.links), ("peak", self.reached.products)]
+        return [(what, figure) for what, figure in found if figure is not None]
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.title}"]
@@ -259,4 +279,7 @@ def read(text: str) -> Hardware:
         if "compiler" in table
         else None,
         host_bytes_per_s=figure("host", "bytes_per_s") if "host" in table else None,
+        reached=Reached(figure("reached", "links"), figure("reached", "products") if "products" in table["reached"] else None)
+        if "reached" in table
+        else None,
     )

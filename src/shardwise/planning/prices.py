@@ -23,6 +23,7 @@ ITEM_BYTES = {
 
 LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought
 LANES, SUBLANES = 128, 8  # a TPU's memory holds an array in tiles of so many elements of its last dimension, and rows of them
+AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
 STARTING = 3  # times as long as the rest of a product its start takes at most
 NARROW = 5  # tiles: blocks that are no wider and end within one are put together slowly
 
@@ -125,8 +126,13 @@ class Costs:
         match kind:
             case "all-to-all":
                 speed = compiler.ragged_bytes_per_s if is_ragged(blocks) else compiler.laid_bytes_per_s
-                return in_bytes * self.hardware.sharers(self.mesh) / speed.value
-            case "all-gather" if summed or blocks.tiles == "narrow":
+                laid = in_bytes * self.hardware.sharers(self.mesh) / speed.value
+                # Of a shard that the chip holds, and its blocks twice: before and after.
+                is_held = 4 * in_bytes <= compiler.kept_bytes.value
+                return laid if is_held or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
+            case "all-gather" if summed:
+                return AMONG_ZEROS * self.copy(out_bytes)
+            case "all-gather" if blocks.tiles == "narrow":
                 return self.copy(out_bytes)
             case "all-gather" if blocks.tiles == "odd":
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
@@ -154,7 +160,7 @@ class Costs:
             return 0.0 if is_ragged(blocks) else compiler.turned_copies.value * self.copy(out_bytes)
         if kind != "all-gather":
             return 0.0
-        if blocks.tiles == "odd" and not self.is_summed(kind, axes, out_bytes, blocks):
+        if blocks.tiles == "odd" or self.is_summed(kind, axes, out_bytes, blocks):
             return 0.0
         return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
 
