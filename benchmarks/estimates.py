@@ -27,7 +27,7 @@ from shardwise.chips.topology import Topology
 from shardwise.compiled.lock import Made
 from shardwise.errors import ShardwiseError
 from shardwise.evidence import start, versions
-from shardwise.planning.agreement import CLOSE, FILE, SMALL, kind_of
+from shardwise.planning.agreement import ALL, CLOSE, FILE, SMALL, kind_of
 from shardwise.planning.explain import summary
 from shardwise.planning.plan import Candidate
 from shardwise.steps import Automatic, Fused
@@ -184,9 +184,10 @@ def by_kind(rows: Iterable[Row]) -> dict[str, list[int]]:
             continue
         for each in (row.choice, *(row.others or ())):
             if each.estimate is not None:
-                counts = found.setdefault(kind_of(chip, row.chips, each.fused), [0, 0])
-                counts[0] += each.is_near
-                counts[1] += 1
+                for name in (chip, ALL):
+                    counts = found.setdefault(kind_of(name, row.chips, each.fused), [0, 0])
+                    counts[0] += each.is_near
+                    counts[1] += 1
     return dict(sorted(found.items()))
 
 

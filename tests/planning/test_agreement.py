@@ -27,8 +27,9 @@ def planned(hardware: str, mesh: str = "x=8", **wishes: object) -> Ranking:
 
 @pytest.fixture
 def figures(monkeypatch):
-    """Of programs without a ring on up to 16 chips of a v5e, 17 of 20; of those with one, 3 of 4; of no others any."""
-    known = {kind_of("tpu-v5e", 8, fused=False): [17, 20], kind_of("tpu-v5e", 8, fused=True): [3, 4]}
+    """Of programs without a ring on up to 16 chips of a v5e, 17 of 20; of those with one, 1 of 2, and of all TPUs 6 of 9."""
+    known = {kind_of("tpu-v5e", 8, fused=False): [17, 20], kind_of("tpu-v5e", 8, fused=True): [1, 2]}
+    known |= {kind_of(agreement.ALL, 8, fused=True): [6, 9]}
     monkeypatch.setattr(agreement, "_kinds", lambda: known)
 
 
@@ -36,7 +37,7 @@ def test_behind_each_estimate_stands_how_near_its_kind_came(figures):
     plan = planned("v5e:2x4")
     for candidate, row in zip(plan, ranking_rows(plan)[1:], strict=True):
         fused = any(isinstance(step, Fused) for step in candidate.program.steps)
-        assert row[1].endswith(" (3/4)" if fused else " (17/20)")
+        assert row[1].endswith(" (6/9)" if fused else " (17/20)")
     text = plan.explain()
     assert "held-out cases of this kind; of it" in text
     assert text.count("(a/b): of b held-out cases of the kind") == 1
@@ -44,7 +45,7 @@ def test_behind_each_estimate_stands_how_near_its_kind_came(figures):
     assert near in [each["held_out_cases"] for each in facts(plan)["candidates"]]
 
 
-@pytest.mark.parametrize(("hardware", "mesh"), [("v5e:4x8", "x=32"), ("v6e:2x4", "x=8"), ("h100", "x=8"), ("cpu", "x=8")])
+@pytest.mark.parametrize(("hardware", "mesh"), [("v5e:4x8", "x=32"), ("v6e:4x8", "x=32"), ("h100", "x=8"), ("cpu", "x=8")])
 def test_where_no_case_is_known_none_is_said(figures, hardware, mesh):
     plan = planned(hardware, mesh)
     assert "(a/b)" not in plan.explain()
@@ -98,4 +99,7 @@ def test_what_plans_print_is_what_the_benchmark_found():
     tried = [each for row in rows if row["choice"] for each in (row["choice"], *(row["others"] or ()))]
     priced = [each for each in tried if each["estimate"] is not None]
     near = sum(abs(each["estimate"] / each["compiled"] - 1) <= printed["within"] for each in priced)
-    assert [sum(counts) for counts in zip(*printed["kinds"].values(), strict=True)] == [near, len(priced)]
+    of_chips = [counts for kind, counts in printed["kinds"].items() if not kind.startswith(agreement.ALL)]
+    of_all = [counts for kind, counts in printed["kinds"].items() if kind.startswith(agreement.ALL)]
+    for found in (of_chips, of_all):
+        assert [sum(counts) for counts in zip(*found, strict=True)] == [near, len(priced)]

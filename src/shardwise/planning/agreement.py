@@ -19,6 +19,8 @@ from shardwise.planning.problem import Problem
 from shardwise.steps import Fused
 
 CLOSE = 0.2  # an estimate is near that is no further from the timeline than this share of it
+FEW = 5  # cases of a kind: where it has fewer, those of all TPUs are told instead
+ALL = "all TPUs"
 SMALL = 16  # chips: cases on slices of up to so many are one kind, those on larger ones another
 FILE = Path(__file__).with_name("agreement.json")
 
@@ -46,13 +48,16 @@ def chips_of(task: Problem) -> int:
 def held_out(task: Problem, candidate: Candidate) -> tuple[int, int] | None:
     """Of the held-out cases of a candidate's kind, how many estimates were near, and how many there are; None: none are.
 
-    A plan that a compiler has confirmed is no estimate any more.
+    Where its chip has but a few, they are those of all TPUs. A plan that a compiler has confirmed is no estimate any more.
     """
     if candidate.confirmed is not None or not candidate.program.steps:
         return None
     fused = any(isinstance(step, Fused) for step in candidate.program.steps)
-    found = _kinds().get(kind_of(task.hardware.name, chips_of(task), fused))
-    return None if not found or not found[1] else (found[0], found[1])
+    if task.hardware.compiler is None:
+        return None
+    kinds, chips = _kinds(), chips_of(task)
+    known = (kinds.get(kind_of(chip, chips, fused), [0, 0]) for chip in (task.hardware.name, ALL))
+    return next(((near, count) for near, count in known if count >= FEW), None)
 
 
 def reached_seconds(hardware: Hardware, estimate: Estimate) -> float:
@@ -83,8 +88,8 @@ def notes(ranked: Ranking) -> Iterator[str]:
     task, links = ranked.task, ranked.task.hardware.links
     if any(held_out(task, candidate) for candidate in ranked):
         yield (
-            f"(a/b): of b held-out cases of the kind (chip, ring or none, up to {SMALL} chips or more), in a the estimate was "
-            f"within {CLOSE:.0%} of the schedule that the compiler made"
+            f"(a/b): of b held-out cases of the kind (chip, or all TPUs where it has few; ring or none; up to {SMALL} chips or "
+            f"more), in a the estimate was within {CLOSE:.0%} of the schedule that the compiler made"
         )
     if isinstance(links, Memory):
         yield "seconds are those of the one host that the catalogue's figures were measured on: 2 cores with AVX-512"
