@@ -172,7 +172,7 @@ def keep(path: Path, count: int, rows: Sequence[Row], made: dict[str, str]) -> N
     writing.write(path, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
     printed: dict[str, Any] = {"made by": facts["made by"], "within": CLOSE, "kinds": by_kind(rows)}
     writing.write(FILE, json.dumps(printed, indent=1) + "\n")
-    writing.write(path.with_suffix(".md"), "\n".join(page(rows, made)) + "\n")
+    writing.write(path.with_suffix(".md"), "\n".join(page(rows, made, count)) + "\n")
 
 
 def by_kind(rows: Iterable[Row]) -> dict[str, list[int]]:
@@ -194,7 +194,7 @@ def by_kind(rows: Iterable[Row]) -> dict[str, list[int]]:
 # The page.
 
 
-def page(rows: Sequence[Row], made: dict[str, str]) -> Iterator[str]:
+def page(rows: Sequence[Row], made: dict[str, str], count: int) -> Iterator[str]:
     """What is kept, as Markdown; of held-out problems no more than how many are near."""
     with_what = ", ".join(f"{name} {version}" for name, version in made.items())
     yield "# Estimates"
@@ -216,7 +216,11 @@ def page(rows: Sequence[Row], made: dict[str, str]) -> Iterator[str]:
     yield from choices(rows)
     yield from kinds(rows)
     faults = [row for row in rows if row.choice is None]
-    yield f"Not compiled: {len(faults)}."
+    compared = sum(row.regret is not None for row in rows)
+    yield (
+        f"Of {count} problems {len(rows)} are planned and compiled so far, {compared} of them with what `confirm` compiles "
+        f"beside; {len(faults)} the compiler refused."
+    )
     yield from (f"- {row.problem}: {row.fault}" for row in faults if not row.held_out)
 
 
