@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout
-from shardwise.planning.prices import Costs, einsum_flops, turned_bytes
+from shardwise.planning.cost import step_blocks
+from shardwise.planning.prices import Blocks, Costs, einsum_flops
 from shardwise.planning.problem import Problem
 from shardwise.program import Program, relayout, rule
 from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step, kind
@@ -79,10 +80,15 @@ class Brute:
                     if after not in last:
                         last[after] = len(self.states)
                         self.states.append(after)
-                    copied = 0.0 if isinstance(step, Einsum) else self.costs.leaving(kind(step), self.bytes_of(after[0]))
-                    found.append((last[after], seconds + copied, live, step))
+                    found.append((last[after], seconds + self.leaving(step, state, after), live, step))
             self.edges.append(found)
         self.ends = [*last.values(), *([0] if self.wanted(start) else [])]
+
+    def leaving(self, step: Step, state: State, after: State) -> float:
+        """Seconds to copy what the last step made, where it is a collective."""
+        if isinstance(step, Einsum):
+            return 0.0
+        return self.costs.leaving(kind(step), step.axes, self.bytes_of(after[0]), self.blocks(step, state[0], after[0]))
 
     def wanted(self, state: State) -> bool:
         if self.einsum_owed(state):
@@ -149,7 +155,7 @@ class Brute:
                 after = Held(held.operands, layout, False)
                 made = self.bytes_of(after)
                 if made:
-                    known.append((after, self.seconds(step, held, self.bytes_of(held), made), made, step))
+                    known.append((after, self.seconds(step, held, after, made), made, step))
         return known
 
     def conceivable(self, name: str, layout: Layout) -> Iterator[Step]:
@@ -173,21 +179,17 @@ class Brute:
                     if arranged != layout and [self.task.mesh.extent(axes) for axes in dims] == extents:
                         yield relayout(name, layout, arranged, self.task.mesh)
 
-    def seconds(self, step: Step, held: Held, took: float, made: float) -> float:
+    def seconds(self, step: Step, held: Held, after: Held, made: float) -> float:
         if isinstance(step, Slice):
-            return self.costs.slice(made)
+            return self.costs.slice(made, self.blocks(step, held, after).minor)
         assert not isinstance(step, Einsum)
         if isinstance(step, CollectivePermute) and all(source == target for source, target in step.pairs):
             return 0.0
-        dims = held.layout.names.index
-        match step:
-            case AllGather() | ReduceScatter():
-                places = (dims(step.dim), 0)
-            case AllToAll():
-                places = (dims(step.source_dim), dims(step.target_dim))
-            case _:
-                places = (0, 0)
-        return self.costs.collective(kind(step), step.axes, took, made, turned_bytes(kind(step), *places, took, made))
+        return self.costs.collective(kind(step), step.axes, self.bytes_of(held), made, self.blocks(step, held, after))
+
+    def blocks(self, step: Step, before: Held, after: Held) -> Blocks:
+        name = self.name(before)
+        return step_blocks(step, {name: before.layout}, {name: after.layout}, self.task.sizes, self.task.mesh)
 
     # The steps that join arrays.
 

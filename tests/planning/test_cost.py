@@ -318,7 +318,9 @@ def test_the_headline_flips_with_the_hardware_and_prints_both_estimates(name, de
                 compute = max(compute / chip.compiler.efficiency.value, results / chip.compiler.results_per_s.value)
                 compute += chip.compiler.start_seconds.value
                 if way == "multiply":  # what is gathered last is copied to where the result must stand
-                    compute += moved[way] * chip.devices_per_chip / chip.compiler.copied_bytes_per_s.value
+                    kept = moved[way] <= chip.compiler.kept_bytes.value
+                    speed = chip.memory_bytes_per_s if kept else chip.compiler.copied_bytes_per_s
+                    compute += moved[way] * chip.devices_per_chip / speed.value
             assert ways[way].seconds == pytest.approx(wire + compute, rel=1e-3)
     text = plan.explain()
     for way, said in WAYS.items():

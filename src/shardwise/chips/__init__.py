@@ -73,10 +73,12 @@ class Compiler:
     """What a chip's own compiler makes of programs.
 
     Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and
-    how much more a product costs that takes in a sum from a neighbour. Of arrays that are copied: bytes a second. Of
+    and how much more a product costs that takes in a sum from a neighbour. Of arrays that are copied: bytes a second, and how
+    large a gathered one may be that leaves the chip at the speed of its memory. Of all-to-alls: bytes a second that are laid
+    out anew before and after, in whole tiles of the memory or not, and how often one is copied that ends a program. Of other
     collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for enough (it
-    starts no earlier than that), and how often a reduce-scatter sends its bytes (2 where it is compiled as an all-reduce
-    and a slice).
+    starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to so many
+    bytes) are compiled as an all-reduce.
     """
 
     efficiency: Figure
@@ -84,8 +86,25 @@ class Compiler:
     start_seconds: Figure
     sum_seconds: Figure
     copied_bytes_per_s: Figure
+    kept_bytes: Figure
+    laid_bytes_per_s: Figure
+    ragged_bytes_per_s: Figure
+    turned_copies: Figure
     cover_flops_per_byte: Figure
-    reduce_scatter_sends: Figure
+    scatter_summed_from: Figure
+    gather_summed_from: Figure
+    gather_summed_bytes: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What published measurements reach of a chip's figures, as shares: of its links, and of its peak where one is known.
+
+    Prices are bounds, without these shares, where no compiler's cycles are known.
+    """
+
+    links: Figure
+    products: Figure | None = None
 
 
 Links = Torus | Switch | Memory
@@ -110,6 +129,7 @@ class Hardware:
     clock_hz: Figure | None = None
     compiler: Compiler | None = None
     host_bytes_per_s: Figure | None = None  # the link of a chip to its host's memory, one way
+    reached: Reached | None = None
 
     @property
     def shared(self) -> bool:
@@ -150,7 +170,15 @@ class Hardware:
         if self.compiler:
             fields = Compiler.__dataclass_fields__
             rows += [(f"compiler {name.replace('_', ' ')}", getattr(self.compiler, name)) for name in fields]
+        rows += [(f"reached share of {what}", figure) for what, figure in self.shares_reached()]
         return rows
+
+    def shares_reached(self) -> list[tuple[str, Figure]]:
+        """What published measurements reach: of what, and the share."""
+        if self.reached is None:
+            return []
+        found = [("links", self.reached.links), ("peak", self.reached.products)]
+        return [(what, figure) for what, figure in found if figure is not None]
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.title}"]
@@ -251,4 +279,7 @@ def read(text: str) -> Hardware:
         if "compiler" in table
         else None,
         host_bytes_per_s=figure("host", "bytes_per_s") if "host" in table else None,
+        reached=Reached(figure("reached", "links"), figure("reached", "products") if "products" in table["reached"] else None)
+        if "reached" in table
+        else None,
     )

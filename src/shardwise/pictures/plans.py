@@ -14,6 +14,7 @@ from shardwise.pictures.film import film
 from shardwise.pictures.flows import movement
 from shardwise.pictures.picture import Arrow, Board, Part, Picture, Sign, Strip, Table, Words
 from shardwise.pictures.placement import Placement
+from shardwise.planning.agreement import long, notes
 from shardwise.planning.explain import bytes_text, ranking_rows, seconds_text
 from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.problem import routes_of
@@ -28,12 +29,14 @@ def plan_picture(ranked: Ranking) -> Picture:
     """Everything that a plan says, drawn."""
     task, best = ranked.task, ranked.best
     sizes = ", ".join(f"{dim}={size}" for dim, size in task.sizes.items())
-    head, *rows = ranking_rows(tuple(ranked))
+    head, *rows = ranking_rows(ranked)
+    exposed = seconds_text(best.estimate.exposed_seconds)
     described = (
         f"{counted(len(rows), 'program')} for {task.equation} on {task.mesh.told}; the best takes "
-        f"{seconds_text(best.seconds)}, {seconds_text(best.estimate.exposed_seconds)} of it waiting for transfers"
+        f"{seconds_text(best.seconds)}{long(task, best)}; {exposed} of it waiting for transfers"
     )
-    ranking = Table(f"{counted(len(rows), 'program')}, cheapest first", head, tuple(rows), frozenset({0, 1, 2, 3, 4, 5}))
+    title = f"{counted(len(rows), 'program')}, cheapest first"
+    ranking = Table(title, head, tuple(rows), frozenset({0, 1, 2, 3, 4, 5}), tuple(notes(ranked)))
     said = f"{sizes}; {task.dtype}; {task.mesh.told}; {task.hardware.title}"
     return Picture(
         str(task.equation),

@@ -16,8 +16,9 @@ from shardwise.pictures.gantt import timeline_lanes
 from shardwise.pictures.picture import Board, Lanes, Table
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.scenes import Play, play
+from shardwise.planning.agreement import long, notes
 from shardwise.planning.explain import bytes_text, ranking_rows, seconds_text, steps_text, summary
-from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.plan import Ranking
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import routes_of
 
@@ -115,7 +116,7 @@ def sheet(ranked: Ranking, code: str, audit: Audit | None = None) -> Sheet:
         title=str(task.equation),
         facts=facts,
         verdict=_verdict(ranked),
-        figures=tuple(_figures(best, room)),
+        figures=tuple(_figures(ranked, room)),
         placements=tuple(_placements(ranked)),
         play=play(best.program, task.sizes, best.estimate.steps),
         charts=tuple(_charts(ranked, audit)),
@@ -125,7 +126,7 @@ def sheet(ranked: Ranking, code: str, audit: Audit | None = None) -> Sheet:
         wire=wire_table(best),
         compiled=None if audit is None else _compiled(audit, ranked),
         code=code,
-        assumed=(assumptions(task.hardware, task.mesh, routes_of(task)), *confirmed),
+        assumed=(assumptions(task.hardware, task.mesh, routes_of(task)), *confirmed, *notes(ranked)),
     )
 
 
@@ -140,10 +141,12 @@ def _verdict(ranked: Ranking) -> str:
     return f"{said} The next one takes {ratio:.2f} times as long."
 
 
-def _figures(best: Candidate, room: float | None) -> Iterator[Figure]:
+def _figures(ranked: Ranking, room: float | None) -> Iterator[Figure]:
+    best = ranked.best
     cost, whole = best.estimate, best.seconds
     known = best.confirmed
-    yield Figure("time", seconds_text(whole), "estimated" if known is None else "modelled from what was compiled")
+    estimated = f"estimated{long(ranked.task, best)}"
+    yield Figure("time", seconds_text(whole), estimated if known is None else "modelled from what was compiled")
     exposed = cost.exposed_seconds if known is None else known.exposed_seconds
     yield Figure("waiting for transfers", seconds_text(exposed), "that nothing hides", exposed / whole if whole else None)
     yield Figure("each device sends", bytes_text(cost.total_wire_bytes), "nothing moves" if not cost.total_wire_bytes else "")
@@ -176,7 +179,7 @@ def _charts(ranked: Ranking, audit: Audit | None) -> Iterator[Chart]:
 
 def _ranks(ranked: Ranking) -> Iterator[Rank]:
     slowest = max(candidate.seconds for candidate in ranked) or 1.0
-    for row, candidate in zip(ranking_rows(tuple(ranked))[1:], ranked, strict=True):
+    for row, candidate in zip(ranking_rows(ranked)[1:], ranked, strict=True):
         exposed = candidate.estimate.exposed_seconds if candidate.confirmed is None else candidate.confirmed.exposed_seconds
         yield Rank(row, candidate.seconds / slowest, exposed / slowest, tuple(line.strip() for line in steps_text(candidate)))
 

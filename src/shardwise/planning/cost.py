@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
+from shardwise.mesh import Mesh
 from shardwise.planning.overlap import ring_cost
-from shardwise.planning.prices import Costs, StepCost, einsum_flops, turned_bytes
+from shardwise.planning.prices import PLAIN, Blocks, Costs, StepCost, blocks_of, einsum_flops
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
@@ -85,9 +86,10 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         if product_of(step) is not None:
             products.add(touched(step))
         made = shard_bytes(touched(step), after[touched(step)])
-        cost = _priced(step, costs, sizes, before, took, made, inputs + sum(held.values()) + made)
+        blocks = step_blocks(step, before, after, sizes, program.mesh)
+        cost = _priced(step, costs, sizes, before, took, made, blocks, inputs + sum(held.values()) + made)
         if after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None:
-            cost = replace(cost, seconds=cost.seconds + costs.leaving(kind(step), made))
+            cost = replace(cost, seconds=cost.seconds + costs.leaving(kind(step), moved_axes(step), made, blocks))
         priced.append(cost)
         if priced[-1].wire_bytes:
             key = (kind(step) if product_of(step) is None else "collective-permute", moved_axes(step))
@@ -112,15 +114,20 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     )
 
 
-def moved_dims(step: Step, names: tuple[str, ...]) -> tuple[int, int]:
-    """Where the dimensions stand that a step gathers or scatters along; an all-to-all gathers one and scatters the other."""
+def step_blocks(
+    step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], sizes: Mapping[str, int], mesh: Mesh
+) -> Blocks:
+    """How the blocks lie that a step joins along one dimension, and cuts along another or the same."""
     match step:
-        case AllGather(_, dim, _) | ReduceScatter(_, dim, _):
-            return names.index(dim), 0
-        case AllToAll(_, source_dim, target_dim, _):
-            return names.index(source_dim), names.index(target_dim)
+        case AllGather(array, dim, _) | ReduceScatter(array, dim, _) | Slice(array, dim, _):
+            source, target = dim, dim
+        case AllToAll(array, source, target, _):
+            pass
         case _:
-            return 0, 0
+            return PLAIN
+    names = before[array].names
+    shapes = [layouts[array].shard_shape(sizes, mesh) for layouts in (before, after)]
+    return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes)
 
 
 def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, int]) -> float:
@@ -130,7 +137,7 @@ def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, i
 
 def _priced(
     step: Step, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout],
-    took: list[float], made: float, live: float,
+    took: list[float], made: float, blocks: Blocks, live: float,
 ) -> StepCost:  # fmt: skip
     match step:
         case Einsum(operands, _, dims):
@@ -140,13 +147,12 @@ def _priced(
         case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
             return ring_cost(step, costs, sizes, before, live)
         case Slice():
-            return StepCost(costs.slice(made), live_bytes=live)
+            return StepCost(costs.slice(made, blocks.minor), live_bytes=live)
         case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):
             return StepCost(0.0, live_bytes=live)
         case _:
             assert not isinstance(step, Fused | Automatic), "the compiler's own has no price before it is compiled"
             name = kind(step)
-            turned = turned_bytes(name, *moved_dims(step, before[step.array].names), took[0], made)
-            seconds = costs.collective(name, step.axes, took[0], made, turned)
+            seconds = costs.collective(name, step.axes, took[0], made, blocks)
             sent = wire_bytes(name, costs.mesh, step.axes, took[0], made)
             return StepCost(seconds, 0.0, sent, live, seconds, seconds)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from shardwise.chips.links import assumptions
 from shardwise.errors import counted, one_line
+from shardwise.planning.agreement import CLOSE, held_out, long, notes, short
 from shardwise.planning.cost import Estimate
 from shardwise.planning.plan import Candidate, Ranking
-from shardwise.planning.problem import routes_of
+from shardwise.planning.problem import Problem, routes_of
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
@@ -38,7 +38,7 @@ def seconds_text(seconds: float) -> str:
     for unit, name in _UNITS:
         if seconds >= 0.9995 * unit:
             return f"{seconds / unit:.3g} {name}"
-    return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.2g} ns"
+    return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.3g} ns"
 
 
 def bytes_text(count: float) -> str:
@@ -113,11 +113,12 @@ def explain(ranked: Ranking) -> str:
         f"  {sizes}; {task.dtype}; {task.mesh.told}; {task.hardware.title}{'; exact' if task.exact else ''}",
         f"  {assumptions(task.hardware, task.mesh, routes_of(task))}",
         "",
-        *_ranking(candidates),
+        *_ranking(ranked),
         *(f"  {line}" for line in left_out(ranked)),
         *(["  modelled from the schedules that the compiler made"] if best.confirmed is not None else []),
+        *(f"  {line}" for line in notes(ranked)),
         "",
-        f"The best, step by step ({seconds_text(best.estimate.seconds)}, of it "
+        f"The best, step by step ({seconds_text(best.estimate.seconds)}{long(task, best)}; of it "
         f"{seconds_text(best.estimate.exposed_seconds)} moving data that no compute hides; "
         f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
         *steps_text(best),
@@ -141,15 +142,19 @@ def left_out(ranked: Ranking) -> list[str]:
     return said
 
 
-def ranking_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
-    """The ranking as a table: its head, and a row for each candidate; the last column says what it loses."""
+def ranking_rows(ranked: Ranking) -> list[tuple[str, ...]]:
+    """The ranking as a table: its head, and a row for each candidate; the last column says what it loses.
+
+    Behind an estimate stands how near those of its kind came (`shardwise.planning.agreement`).
+    """
+    candidates = ranked.candidates
     rows: list[tuple[str, ...]] = [("", "modelled", "exposed", "FLOPs/device", "wire/device", "memory", "program", "")]
     for number, candidate in enumerate(candidates, 1):
         cost = candidate.estimate
         rows.append(
             (
                 f"{'>' if number == 1 else ' '}{number}",
-                seconds_text(candidate.seconds),
+                seconds_text(candidate.seconds) + short(ranked.task, candidate),
                 seconds_text(cost.exposed_seconds),
                 f"{cost.flops:.3g}",
                 bytes_text(cost.total_wire_bytes),
@@ -161,8 +166,8 @@ def ranking_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _ranking(candidates: Sequence[Candidate]) -> list[str]:
-    rows = ranking_rows(candidates)
+def _ranking(ranked: Ranking) -> list[str]:
+    rows = ranking_rows(ranked)
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     lines = []
     for row in rows:
@@ -201,6 +206,12 @@ def _words(text: str) -> str:
     return "local einsum" if text.startswith("einsum") else text.split(" to [")[0]
 
 
+def _held_out(task: Problem, candidate: Candidate) -> dict[str, float] | None:
+    """How near estimates of a candidate's kind came."""
+    found = held_out(task, candidate)
+    return None if found is None else {"within": CLOSE, "near": found[0], "of": found[1]}
+
+
 def facts(ranked: Ranking) -> dict[str, Any]:
     """A plan as plain data: seconds, bytes and FLOPs of each candidate, and its steps in words."""
     task = ranked.task
@@ -212,11 +223,13 @@ def facts(ranked: Ranking) -> dict[str, Any]:
         "dtype": task.dtype,
         "searched_all": ranked.searched_all,
         "floor_seconds": ranked.floor_seconds,
+        "notes": list(notes(ranked)),
         "candidates": [
             {
                 "steps": [describe(step) for step in candidate.program.steps],
                 "result": str(candidate.program.result),
                 "seconds": candidate.estimate.seconds,
+                "held_out_cases": _held_out(task, candidate),
                 "communication_seconds": candidate.estimate.communication_seconds,
                 "flops": candidate.estimate.flops,
                 "redundancy": candidate.estimate.redundancy,

@@ -12,9 +12,9 @@ from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.errors import counted
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
-from shardwise.planning.cost import estimate, moved_dims
+from shardwise.planning.cost import estimate, step_blocks
 from shardwise.planning.explain import bytes_text, seconds_text
-from shardwise.planning.prices import COPIED_FROM, Costs, StepCost, turned_bytes
+from shardwise.planning.prices import PLAIN, Blocks, Costs, StepCost, start_seconds, turned_bytes
 from shardwise.planning.problem import hardware_on
 from shardwise.program import Program
 from shardwise.steps import (
@@ -30,6 +30,7 @@ from shardwise.steps import (
     Step,
     consumed,
     kind,
+    moved_axes,
     touched,
 )
 
@@ -63,7 +64,7 @@ def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
     routes: Routes | None = None
     if topology is not None and topology.kind == "tpu":
         routes = physical_routes(topology, mesh_order(topology, mesh), mesh)
-    return Costs(chip, mesh, dtype, routes=routes)
+    return Costs(chip, mesh, dtype, routes=routes, devices=None if topology is None else topology.size)
 
 
 def formulas(program: Program, costs: Costs, sizes: Mapping[str, int]) -> tuple[Priced, ...]:
@@ -86,9 +87,11 @@ def formulas(program: Program, costs: Costs, sizes: Mapping[str, int]) -> tuple[
         before, after = states[number], states[number + 1]
         took = [_shard_bytes(before[name], costs, sizes) for name in consumed(step)]
         gives = _shard_bytes(after[touched(step)], costs, sizes)
-        terms, letters = _terms(step, costs, before, took, gives, cost)
+        blocks = step_blocks(step, before, after, sizes, costs.mesh)
+        terms, letters = _terms(step, costs, blocks, took, gives, cost)
         last = number == len(program.steps) - 1 and touched(step) == program.output
-        leaving = costs.leaving(kind(step), gives) if last and cost.transfer_seconds and isinstance(step, Collective) else 0.0
+        copied = last and cost.transfer_seconds and isinstance(step, Collective)
+        leaving = costs.leaving(kind(step), moved_axes(step), gives, blocks) if copied else 0.0
         if leaving:
             terms.append(Term("copy of the result", f"{bytes_text(gives)} copied", leaving))
         found.append(Priced(step, cost, tuple(terms), tuple(letters)))
@@ -100,7 +103,7 @@ def _shard_bytes(layout: Layout, costs: Costs, sizes: Mapping[str, int]) -> floa
 
 
 def _terms(
-    step: Step, costs: Costs, before: Mapping[str, Layout], took: list[float], made: float, cost: StepCost
+    step: Step, costs: Costs, blocks: Blocks, took: list[float], made: float, cost: StepCost
 ) -> tuple[list[Term], list[str]]:
     match step:
         case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
@@ -115,9 +118,8 @@ def _terms(
             return [Term("nothing", "every device keeps what it holds", 0.0)], []
         case _:
             assert isinstance(step, Collective), "the compiler's own has no price before it is compiled"
-            turned = turned_bytes(kind(step), *moved_dims(step, before[step.array].names), took[0], made)
             terms, letters = _collective(step, costs, took[0], made)
-            return [*terms, *_extras(step, costs, took[0], made, turned)], letters
+            return [*terms, *_extras(step, costs, took[0], made, blocks)], letters
 
 
 def _collective(step: Collective, costs: Costs, took: float, made: float) -> tuple[list[Term], list[str]]:
@@ -213,26 +215,25 @@ def _memory(step: Collective, links: Memory, costs: Costs, took: float, made: fl
     return terms, [f"n = {n} simulated devices, which share one host's memory"]
 
 
-def _extras(step: Collective, costs: Costs, took: float, made: float, turned: float) -> Iterator[Term]:
+def _extras(step: Collective, costs: Costs, took: float, made: float, blocks: Blocks = PLAIN) -> Iterator[Term]:
     """What the compiler, or the host, adds to what is on the wire."""
-    if kind(step) == "reduce-scatter" and costs.hardware.compiler is not None:
-        sends = costs.hardware.compiler.reduce_scatter_sends.value
-        if sends != 1:
-            again = (sends - 1) * _bare(step, costs, took, made)
-            yield Term("sent again: this compiler makes it an all-reduce and a slice", "", again)
-    if kind(step) == "all-to-all" and took >= COPIED_FROM:
-        yield Term("copies before and after", f"2 x {bytes_text(took)} copied", costs.copy(took) + costs.copy(made))
-    links = costs.hardware.links
-    if turned and isinstance(links, Memory):
+    name, links = kind(step), costs.hardware.links
+    if costs.is_summed(name, step.axes, made, blocks):
+        terms, _ = _collective(step, costs, took, made)
+        how = "an all-reduce of blocks among zeros" if name == "all-gather" else "an all-reduce and a slice"
+        yield Term(f"sent again: this compiler makes it {how}", "", math.fsum(term.seconds for term in terms))
+    if not isinstance(links, Memory):
+        laying = costs.laying(name, step.axes, took, made, blocks)
+        if laying:
+            laid = made if name == "all-gather" else took
+            yield Term("blocks laid out in memory", f"{bytes_text(laid)} moved", laying)
+        return
+    turned = turned_bytes(name, blocks, took, made)
+    if turned:
         n, write = costs.mesh.size, links.fresh_bytes_per_s.value
         write = write if turned >= links.fresh_from_bytes.value else links.bytes_per_s.value
         turning = n * turned / links.turned_bytes_per_s.value + n * turned / write
         yield Term("blocks put in order", f"{n} · {bytes_text(turned)} moved", turning)
-
-
-def _bare(step: Collective, costs: Costs, took: float, made: float) -> float:
-    terms, _ = _collective(step, costs, took, made)
-    return math.fsum(term.seconds for term in terms)
 
 
 def _product(costs: Costs, flops: float, took: float, made: float) -> tuple[list[Term], list[str]]:
@@ -247,9 +248,10 @@ def _product(costs: Costs, flops: float, took: float, made: float) -> tuple[list
     symbols, numbers, seconds = "FLOPs / peak", f"{flops:.3g} FLOPs / {peak:.3g} FLOP/s", flops / peak
     if compiler is not None and flops:
         leave = compiler.results_per_s.value / hardware.sharers(mesh)
-        results, start = made / costs.product_bytes, compiler.start_seconds.value
+        results = made / costs.product_bytes
         if results / leave > seconds:
             symbols, numbers, seconds = "results / rate", f"{results:.3g} / {leave:.3g}", results / leave
+        start = start_seconds(compiler, seconds)
         symbols, numbers, seconds = f"start + {symbols}", f"{seconds_text(start)} + {numbers}", start + seconds
     moved = (took + made) / memory
     numbers = f"max({numbers}, {bytes_text(took + made)} / {_speed(memory)})"

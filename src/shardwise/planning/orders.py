@@ -15,6 +15,7 @@ from typing import Any
 from shardwise.planning.graph import State
 from shardwise.planning.prices import Costs, einsum_flops
 
+ALL_ORDERS = 4  # operands that are multiplied in every order
 SEVERAL = 9  # less the number of operands: orders that are kept for every set of them, where not all are searched
 
 
@@ -86,7 +87,7 @@ def _halves(chosen: frozenset[int]) -> Iterator[tuple[frozenset[int], frozenset[
             yield (right, left) if len(left) == 1 < len(right) else (left, right)
 
 
-def _needed(chosen: Iterable[Node], others: Iterable[Node], result: tuple[str, ...]) -> tuple[str, ...]:
+def _needed(chosen: Iterable[Node | _Order], others: Iterable[Node], result: tuple[str, ...]) -> tuple[str, ...]:
     outside = {dim for node in others for dim in node.names} | set(result)
     return tuple(dict.fromkeys(dim for node in chosen for dim in node.names if dim in outside))
 
@@ -139,6 +140,7 @@ def few_orders(operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping
     if len(operands) < 3:
         return all_orders(operands, result)
     several = max(2, SEVERAL - len(operands))
+    alike = len(operands) <= ALL_ORDERS
     price = functools.cache(lambda sides, names: einsum_floor(sides, names, sizes, costs))
     best: dict[frozenset[int], list[_Order]] = {}
     for at, leaf in enumerate(operands):
@@ -151,7 +153,7 @@ def few_orders(operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping
             found = []
             for left, right in _halves(chosen):
                 for pair in itertools.product(best[left], best[right]):
-                    names = _ordered(pair, others, result, sizes) if others else result
+                    names = _named(pair, others, result, sizes, alike) if others else result
                     found.append(_order(pair, names, price))
             best[chosen] = sorted(found, key=lambda order: order.seconds)[:several]
     return _node_of(best[frozenset(range(len(operands)))])
@@ -162,10 +164,15 @@ def _order(halves: tuple[_Order, ...], names: tuple[str, ...], price: Callable[[
     return _Order(math.fsum((seconds, *(half.seconds for half in halves))), names, halves)
 
 
-def _ordered(
-    pair: tuple[_Order, ...], others: Iterable[Leaf], result: tuple[str, ...], sizes: Mapping[str, int]
+def _named(
+    pair: tuple[_Order, ...], others: Iterable[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], alike: bool
 ) -> tuple[str, ...]:
-    """The dimensions of a product, in one order however it is made: then orders share it."""
+    """The dimensions of a product, in one order however it is made: then orders share it.
+
+    Where every order is searched too, named `alike`: what it costs to move a product depends on which dimension is its last.
+    """
+    if alike:
+        return _needed(pair, others, result)
     outside = {dim for leaf in others for dim in leaf.names} | set(result)
     kept = {dim for half in pair for dim in half.names} & outside
     return tuple(dim for dim in sizes if dim in kept)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
-from shardwise.chips import Hardware, Memory
+from shardwise.chips import Compiler, Hardware, Memory
 from shardwise.chips.links import Hop, Pricer, Routes, memory_seconds, pricer, ring_hop
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
@@ -20,8 +21,11 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-COPIED_FROM = 16e6  # bytes: what an all-to-all moves is laid out anew before and after, unless it stays on the chip
 LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought
+LANES, SUBLANES = 128, 8  # a TPU's memory holds an array in tiles of so many elements of its last dimension, and rows of them
+AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
+STARTING = 3  # times as long as the rest of a product its start takes at most
+NARROW = 5  # tiles: blocks that are no wider and end within one are put together slowly
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,32 @@ class StepCost:
     exposed_seconds: float = 0.0
 
 
+Tiles = Literal["whole", "one", "part", "narrow", "odd"]
+
+
+class Blocks(NamedTuple):
+    """How the blocks lie in a shard that a collective joins or cuts.
+
+    `first` and `target_first` say whether it joins or cuts along the first dimension (an all-to-all cuts along its target);
+    `tiles` whether a block is whole tiles of a TPU's memory: one of them alone, a part of one along the last dimension, or an
+    odd number of rows, which nothing can be done with but lay the array out anew. `minor`: whether a slice cuts along the last.
+    """
+
+    first: bool = True
+    target_first: bool = True
+    tiles: Tiles = "whole"
+    minor: bool = False
+
+
+PLAIN = Blocks()
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """The prices of steps for one problem: hardware, mesh and dtype are fixed.
 
     `accumulated` is the dtype of products, where it is another (`preferred_element_type`); `routes` what the mesh's axes
-    have of a torus's links, where the topology is known.
+    have of a torus's links, and `devices` how many the slice has, where the topology is known.
     """
 
     hardware: Hardware
@@ -52,6 +76,7 @@ class Costs:
     dtype: str
     accumulated: str | None = None
     routes: Routes | None = None
+    devices: int | None = None
     _prices: dict[tuple[str, Axes], Pricer] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -62,25 +87,59 @@ class Costs:
     def product_bytes(self) -> int:
         return ITEM_BYTES[self.accumulated or self.dtype]
 
-    def collective(self, kind: str, axes: Axes, in_bytes: float, out_bytes: float, turned_bytes: float = 0.0) -> float:
-        """Seconds of a collective that makes shards of `out_bytes` from shards of `in_bytes`.
+    def collective(self, kind: str, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks = PLAIN) -> float:
+        """Seconds of a collective that makes shards of `out_bytes` from shards of `in_bytes`, whose blocks lie so."""
+        if self.is_summed(kind, axes, out_bytes, blocks):
+            whole = max(in_bytes, out_bytes)
+            return self._price("all-reduce", axes)(whole, whole) + self.laying(kind, axes, in_bytes, out_bytes, blocks)
+        return self._price(kind, axes)(in_bytes, out_bytes) + self.laying(kind, axes, in_bytes, out_bytes, blocks)
 
-        `turned_bytes` are those whose blocks are moved in memory, where that costs (see `turned_bytes`).
-        """
+    def _price(self, kind: str, axes: Axes) -> Pricer:
         price = self._prices.get((kind, axes))
         if price is None:
             price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes, self.routes)
-        seconds = price(in_bytes, out_bytes)
+        return price
+
+    def is_summed(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
+        """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
+
+        It does over all devices of a slice, from some number of them on; and where a scatter keeps one tile's width.
+        """
         compiler = self.hardware.compiler
-        if compiler is not None and kind == "reduce-scatter":
-            seconds *= compiler.reduce_scatter_sends.value
-        if kind == "all-to-all" and in_bytes >= COPIED_FROM:
-            seconds += self.copy(in_bytes) + self.copy(out_bytes)
-        if turned_bytes and isinstance(self.hardware.links, Memory):
-            links = self.hardware.links
-            seconds += self.mesh.size * turned_bytes / links.turned_bytes_per_s.value
-            seconds += memory_seconds(links, self.mesh, 0.0, turned_bytes)
-        return seconds
+        if compiler is None or kind not in ("all-gather", "reduce-scatter"):
+            return False
+        count = self.mesh.extent(axes)
+        whole = count == (self.devices or self.mesh.size)
+        if kind == "reduce-scatter":
+            return blocks.tiles == "one" or (whole and count >= compiler.scatter_summed_from.value)
+        return whole and count >= compiler.gather_summed_from.value and out_bytes <= compiler.gather_summed_bytes.value
+
+    def laying(self, kind: str, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks) -> float:
+        """Seconds in which a collective's blocks are laid out in memory, beside their transfer."""
+        links, compiler = self.hardware.links, self.hardware.compiler
+        if isinstance(links, Memory):
+            turned = turned_bytes(kind, blocks, in_bytes, out_bytes)
+            return self.mesh.size * turned / links.turned_bytes_per_s.value + memory_seconds(links, self.mesh, 0.0, turned)
+        if compiler is None:
+            return 0.0
+        summed = self.is_summed(kind, axes, out_bytes, blocks)
+        match kind:
+            case "all-to-all":
+                speed = compiler.ragged_bytes_per_s if is_ragged(blocks) else compiler.laid_bytes_per_s
+                laid = in_bytes * self.hardware.sharers(self.mesh) / speed.value
+                # Of a shard that the chip holds, and its blocks twice: before and after.
+                is_held = 4 * in_bytes <= compiler.kept_bytes.value
+                return laid if is_held or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
+            case "all-gather" if summed:
+                return AMONG_ZEROS * self.copy(out_bytes)
+            case "all-gather" if blocks.tiles == "narrow":
+                return self.copy(out_bytes)
+            case "all-gather" if blocks.tiles == "odd":
+                return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
+            case "reduce-scatter" if not summed and is_ragged(blocks):
+                return self.copy(in_bytes)
+            case _:
+                return 0.0
 
     def copy(self, array_bytes: float) -> float:
         """Seconds to copy an array in memory."""
@@ -89,14 +148,21 @@ class Costs:
             return self._memory(array_bytes, array_bytes)
         return array_bytes * self.hardware.sharers(self.mesh) / compiler.copied_bytes_per_s.value
 
-    def leaving(self, kind: str, out_bytes: float) -> float:
-        """Seconds to copy what a collective gathered to where a program's result must stand; TPU compilers do.
+    def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN) -> float:
+        """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
 
-        An all-to-all's is turned as well, which takes twice as long.
+        What the chip holds leaves it as fast as its memory takes it; blocks that a copy has laid out already stand there.
         """
-        if self.hardware.compiler is None or out_bytes < LEAVES_FROM:
+        compiler = self.hardware.compiler
+        if compiler is None or out_bytes < LEAVES_FROM:
             return 0.0
-        return {"all-gather": 1.0, "all-to-all": 2.0}.get(kind, 0.0) * self.copy(out_bytes)
+        if kind == "all-to-all":
+            return 0.0 if is_ragged(blocks) else compiler.turned_copies.value * self.copy(out_bytes)
+        if kind != "all-gather":
+            return 0.0
+        if blocks.tiles == "odd" or self.is_summed(kind, axes, out_bytes, blocks):
+            return 0.0
+        return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
 
     @property
     def sum_seconds(self) -> float:
@@ -112,8 +178,10 @@ class Costs:
         """One step of a ring over mesh axes."""
         return ring_hop(self.hardware, self.mesh, axes, self.routes)
 
-    def slice(self, out_bytes: float) -> float:
-        """Seconds to copy the kept part."""
+    def slice(self, out_bytes: float, minor: bool = False) -> float:
+        """Seconds to copy the kept part; of a `minor` dimension, the last, a TPU copies it as slowly as it lays one out."""
+        if minor and self.hardware.compiler is not None:
+            return self.copy(out_bytes)
         return self._launch() + self._memory(out_bytes, out_bytes)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float) -> float:
@@ -127,7 +195,8 @@ class Costs:
         if compiler is not None and flops:
             leaving = compiler.results_per_s.value / self.hardware.sharers(self.mesh)
             arithmetic /= compiler.efficiency.value
-            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving) + compiler.start_seconds.value
+            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
+            arithmetic += start_seconds(compiler, arithmetic)
         if isinstance(self.hardware.links, Memory):
             # The product is computed before its pages are first written: both are paid.
             return self._launch() + max(arithmetic, self._memory(in_bytes, 0.0)) + self._memory(0.0, out_bytes)
@@ -145,19 +214,69 @@ class Costs:
                 return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
 
 
-def turned_bytes(kind: str, dim: int, target: int, in_bytes: float, out_bytes: float) -> float:
-    """The bytes of a shard whose blocks are moved in memory, for a collective along the dimension at a position.
+def start_seconds(compiler: Compiler, arithmetic: float) -> float:
+    """What a product takes beyond its arithmetic: a small one has less to fetch before it starts."""
+    return min(STARTING * arithmetic, compiler.start_seconds.value)
 
-    Simulated devices' collectives work on the first dimension: along another one, what is gathered is put in order
-    afterwards, and what is scattered before. An all-to-all gathers along `dim` and scatters along `target`.
+
+def blocks_of(kind: str, dims: tuple[int, int], before: Sequence[int], after: Sequence[int]) -> Blocks:
+    """How the blocks of a collective lie, from a shard's sizes before and after.
+
+    >>> blocks_of("all-gather", (1, 1), (4096, 170), (4096, 1360))
+    Blocks(first=False, target_first=False, tiles='odd')
+
+    Args:
+        dims: by position, that which it joins or cuts along; of an all-to-all that which it joins along, and which it cuts.
+    """
+    dim, target = dims
+    match kind:
+        case "all-gather":
+            tiles = _tiles(len(before) - dim, before[dim])
+        case "reduce-scatter":
+            tiles = _tiles(len(after) - dim, after[dim])
+        case "all-to-all":
+            tiles = max(_tiles(len(before) - dim, before[dim]), _tiles(len(after) - target, after[target]), key=_ORDER.index)
+        case "slice":
+            return Blocks(minor=dim == len(before) - 1)
+        case _:
+            return PLAIN
+    return Blocks(dim == 0, target == 0, tiles)
+
+
+def is_ragged(blocks: Blocks) -> bool:
+    """Whether a block ends within a tile."""
+    return blocks.tiles in ("part", "narrow", "odd")
+
+
+_ORDER: tuple[Tiles, ...] = ("whole", "one", "part", "narrow", "odd")
+
+
+def _tiles(from_end: int, size: int) -> Tiles:
+    """How a block of so many elements fills the tiles along a dimension, counted from the last as 1."""
+    match from_end:
+        case 1 if size % LANES == 0:
+            return "one" if size == LANES else "whole"
+        case 1:
+            return "odd" if size % SUBLANES else "narrow" if size < NARROW * LANES else "part"
+        case 2 if size % SUBLANES:
+            return "one" if size < SUBLANES else "odd"
+        case _:
+            return "whole"
+
+
+def turned_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:
+    """The bytes of a shard whose blocks are moved in the memory of simulated devices.
+
+    Their collectives work on the first dimension: along another one, what is gathered is put in order afterwards, and what
+    is scattered before.
     """
     match kind:
         case "all-gather":
-            return out_bytes if dim else 0.0
+            return 0.0 if blocks.first else out_bytes
         case "reduce-scatter":
-            return in_bytes if dim else 0.0
+            return 0.0 if blocks.first else in_bytes
         case "all-to-all":
-            return (out_bytes if dim else 0.0) + (in_bytes if target else 0.0)
+            return (0.0 if blocks.first else out_bytes) + (0.0 if blocks.target_first else in_bytes)
         case _:
             return 0.0
 

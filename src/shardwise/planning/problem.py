@@ -140,7 +140,8 @@ def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, in
 
 def costs_of(task: Problem) -> Costs:
     """The prices of steps for a problem."""
-    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task))
+    devices = None if task.topology is None else task.topology.size
+    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task), devices)
 
 
 def routes_of(task: Problem) -> Routes | None:

@@ -277,7 +277,7 @@ class Search:
             for seconds, live, before, move in edges:
                 total = label.seconds + seconds
                 if label.link is None:  # the last move of all
-                    total += self.costs.leaving(move.kind, space.bytes_of(state))
+                    total += space.leaving(move, before)
                 if total > self.bound - (self.floor if self.to_go is None else 0.0):
                     continue
                 peak = max(label.peak, live)
@@ -299,7 +299,7 @@ class Search:
             for rest in onward.get(state, ()):
                 total = label.seconds + rest.seconds
                 if rest.link is None and isinstance(label.link, Moved):
-                    total += self.costs.leaving(label.link.move.kind, self.space(root).bytes_of(state))
+                    total += self.space(root).leaving(label.link.move, label.link.before)
                 found = Found(total, max(label.peak, rest.peak), state, label, rest)
                 key = (label.link.way, label.link.states) if isinstance(label.link, Joined) else state
                 if found.peak <= self.budget and (key not in best or found.seconds < best[key].seconds):

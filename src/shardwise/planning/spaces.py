@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.layout import Axes
 from shardwise.planning.graph import Move, Scope, State, arrangements, moves, moves_into, permute
-from shardwise.planning.prices import Costs, turned_bytes
+from shardwise.planning.prices import PLAIN, Blocks, Costs, blocks_of
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
@@ -55,12 +55,11 @@ class Ground:
             known = self._extents[axes] = self.costs.mesh.extent(axes)
         return known
 
-    def move_seconds(self, move: Move, took: float, made: float) -> float:
-        """Seconds of a move; it depends on the shard's bytes and on `Move.price` alone."""
+    def move_seconds(self, move: Move, took: float, made: float, blocks: Blocks) -> float:
+        """Seconds of a move; it depends on the shard's bytes, on `Move.price` and on how its blocks lie, alone."""
         if move.kind == "slice":
-            return self.costs.slice(made) + STEP_SECONDS
-        turned = turned_bytes(move.kind, move.dim, move.target, took, made)
-        return self.costs.collective(move.kind, move.axes, took, made, turned) + STEP_SECONDS
+            return self.costs.slice(made, blocks.minor) + STEP_SECONDS
+        return self.costs.collective(move.kind, move.axes, took, made, blocks) + STEP_SECONDS
 
 
 @dataclass(slots=True)
@@ -74,8 +73,9 @@ class Space:
     scope: Scope | None = None
     _edges: dict[State, list[Edge]] = field(default_factory=dict)
     _bytes: dict[State, float] = field(default_factory=dict)
+    _shapes: dict[State, tuple[int, ...]] = field(default_factory=dict)
     _least: dict[float, float] = field(default_factory=dict)
-    _prices: dict[float, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes, then Move.price
+    _prices: dict[float, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes, then what else a price needs
 
     def bytes_of(self, state: State) -> float:
         """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
@@ -90,6 +90,22 @@ class Space:
                     known *= self.ground.sizes[name]
             self._bytes[state] = known
         return known
+
+    def blocks(self, move: Move, before: State) -> Blocks:
+        """How the blocks lie that a move joins or cuts."""
+        return blocks_of(move.kind, (move.dim, move.target), self._shape(before), self._shape(move.after))
+
+    def _shape(self, state: State) -> tuple[int, ...]:
+        known = self._shapes.get(state)
+        if known is None:
+            sizes, extent = self.ground.sizes, self.ground.extent
+            shape = (sizes[name] // extent(axes) for name, axes in zip(self.names, state[0], strict=True))
+            known = self._shapes[state] = tuple(shape)
+        return known
+
+    def leaving(self, move: Move, before: State) -> float:
+        """Seconds to copy what a program's last move made to where the result must stand."""
+        return self.ground.costs.leaving(move.kind, move.axes, self.bytes_of(move.after), self.blocks(move, before))
 
     def temp_of(self, state: State) -> float:
         """Bytes that a shard in this layout takes beyond the inputs, which the caller holds anyway."""
@@ -107,14 +123,16 @@ class Space:
         prices, sizes = self._prices.setdefault(took, {}), self._bytes
         edges: list[Edge] = []
         for move in found:
-            after, price = move.after, move.price
+            after = move.after
             made = sizes.get(after)
             if made is None:
                 made = self.bytes_of(after)
             if made:
+                blocks = self.blocks(move, state)
+                price = (move.price, blocks)
                 seconds = prices.get(price)
                 if seconds is None:
-                    seconds = prices[price] = self.ground.move_seconds(move, took, made)
+                    seconds = prices[price] = self.ground.move_seconds(move, took, made, blocks)
                 edges.append((seconds, held + made, after, move))
         self.ground.look(len(edges))
         return edges
@@ -127,10 +145,11 @@ class Space:
             if took is None:
                 took = self.bytes_of(before)
             if took:
-                prices = self._prices.setdefault(took, {})
-                seconds = prices.get(move.price)
+                prices, blocks = self._prices.setdefault(took, {}), self.blocks(move, before)
+                price = (move.price, blocks)
+                seconds = prices.get(price)
                 if seconds is None:
-                    seconds = prices[move.price] = self.ground.move_seconds(move, took, made)
+                    seconds = prices[price] = self.ground.move_seconds(move, took, made, blocks)
                 looked += 1
                 yield seconds, self.temp_of(before) + made, before, move
         self.ground.look(looked)
@@ -147,7 +166,7 @@ class Space:
             move = permute(before, after, self.ground.mesh_axes)
             seconds = prices.get(move.price)
             if seconds is None:
-                seconds = prices[move.price] = self.ground.move_seconds(move, bytes_, bytes_)
+                seconds = prices[move.price] = self.ground.move_seconds(move, bytes_, bytes_, PLAIN)
             looked += 1
             yield seconds, self.temp_of(other if backward else state) + bytes_, other, move
         self.ground.look(looked)

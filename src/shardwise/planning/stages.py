@@ -19,7 +19,7 @@ from shardwise.notation import Operand
 from shardwise.planning.assembling import assembled, passes, unique
 from shardwise.planning.bounds import moving_floor
 from shardwise.planning.graph import Scope, State, state_of
-from shardwise.planning.orders import Join, Leaf, Node, all_orders, few_orders, floor_of, one_order, values
+from shardwise.planning.orders import ALL_ORDERS, Join, Leaf, Node, all_orders, few_orders, floor_of, one_order, values
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.scopes import looks_in_all, places_of, scopes_of
@@ -27,7 +27,6 @@ from shardwise.planning.search import Found, Search, enough_of
 from shardwise.planning.spaces import TooMany
 from shardwise.program import Program
 
-ALL_ORDERS = 4  # operands that are multiplied in every order
 IN_SUBSETS = 8  # operands whose sets are gone through for the cheapest orders; of more opt_einsum's order is taken
 AT_ONCE = 8_000  # looks, at moves and einsums, that a search of all layouts may take
 PAIR_AT_ONCE = 30_000  # where a bound hardly helps: two operands meet in one einsum, from which all are a few cheap slices away

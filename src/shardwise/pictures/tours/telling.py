@@ -41,9 +41,10 @@ from shardwise.pictures.tours.scenes import (
     Stop,
     Tour,
 )
+from shardwise.planning.agreement import notes, short
 from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.formulas import Priced, costs_on, formulas
-from shardwise.planning.plan import rank
+from shardwise.planning.plan import rank, ranking
 from shardwise.planning.problem import DTYPE, problem
 from shardwise.reference import run
 from shardwise.steps import collectives_of, describe, moved_axes
@@ -270,17 +271,19 @@ def _ring(scene: Scene) -> Table:
 
 def _choice(look: Choice, hardware: str) -> Table:
     task = problem(parse(look.equation), look.large, look.mesh, hardware, DTYPE, overlap=look.overlap)
-    ranked = rank(task)
+    found = ranking(task)
+    ranked = found.candidates
     rows: list[tuple[str, ...]] = []
     for candidate in ranked[:MOST_PROGRAMS]:
         said = program_words(candidate.program) + _repeated(candidate.estimate.redundancy)
         first, *more = wrapped(said, PROGRAM)
-        rows.append((seconds_text(candidate.seconds), bytes_text(candidate.estimate.total_wire_bytes), first))
+        seconds = seconds_text(candidate.seconds) + short(task, candidate)
+        rows.append((seconds, bytes_text(candidate.estimate.total_wire_bytes), first))
         rows += [("", "", f"  {line}") for line in more]
     shown = min(len(ranked), MOST_PROGRAMS)
-    notes = (f"{shown} of {counted(len(ranked), 'program')}, cheapest first",)
+    below = (f"{shown} of {counted(len(ranked), 'program')}, cheapest first", *notes(found))
     title = f"{_at(task.sizes, task.mesh)}, on {task.hardware.title}"
-    return Table(title, ("modelled", "sent", "program"), tuple(rows), frozenset({0, 1}), notes)
+    return Table(title, ("modelled", "sent", "program"), tuple(rows), frozenset({0, 1}), below)
 
 
 def _repeated(times: float) -> str:

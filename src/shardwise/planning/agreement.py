@@ -1,0 +1,107 @@
+"""How far estimates are to be trusted: how near they came to what compilers made of cases that nothing was tuned on.
+
+The figures are in `agreement.json`, which `python -m benchmarks.estimates` writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shardwise.chips import Hardware, Memory, Switch
+from shardwise.planning.cost import Estimate
+from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.problem import Problem
+from shardwise.steps import Fused
+
+CLOSE = 0.2  # an estimate is near that is no further from the timeline than this share of it
+FEW = 5  # cases of a kind: where it has fewer, those of all TPUs are told instead
+ALL = "all TPUs"
+SMALL = 16  # chips: cases on slices of up to so many are one kind, those on larger ones another
+FILE = Path(__file__).with_name("agreement.json")
+
+
+@functools.cache
+def _kinds() -> dict[str, list[int]]:
+    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found["kinds"]
+
+
+def kind_of(chip: str, chips: int, fused: bool) -> str:
+    """The kind of cases that an estimate is judged by.
+
+    >>> kind_of("tpu-v5e", 8, fused=False)
+    'tpu-v5e, no ring, up to 16 chips'
+    """
+    return f"{chip}, {'a ring' if fused else 'no ring'}, {f'up to {SMALL}' if chips <= SMALL else f'more than {SMALL}'} chips"
+
+
+def chips_of(task: Problem) -> int:
+    """How many chips a problem's slice has; without a topology, those that its mesh needs."""
+    return task.topology.chips if task.topology is not None else -(-task.mesh.size // task.hardware.devices_per_chip)
+
+
+def held_out(task: Problem, candidate: Candidate) -> tuple[int, int] | None:
+    """Of the held-out cases of a candidate's kind, how many estimates were near, and how many there are; None: none are.
+
+    Where its chip has but a few, they are those of all TPUs. A plan that a compiler has confirmed is no estimate any more.
+    """
+    if candidate.confirmed is not None or not candidate.program.steps:
+        return None
+    fused = any(isinstance(step, Fused) for step in candidate.program.steps)
+    if task.hardware.compiler is None:
+        return None
+    kinds, chips = _kinds(), chips_of(task)
+    known = (kinds.get(kind_of(chip, chips, fused), [0, 0]) for chip in (task.hardware.name, ALL))
+    return next(((near, count) for near, count in known if count >= FEW), None)
+
+
+def reached_seconds(hardware: Hardware, estimate: Estimate) -> float:
+    """The seconds of an estimate at the shares of a chip's figures that published measurements reach, where there are any.
+
+    >>> from shardwise.chips import hardware
+    >>> hardware("h100").shares_reached()[0][1].value
+    0.82
+    """
+    shares = {what: figure.value for what, figure in hardware.shares_reached()}
+    return estimate.compute_seconds / shares.get("peak", 1.0) + estimate.exposed_seconds / shares.get("links", 1.0)
+
+
+def short(task: Problem, candidate: Candidate) -> str:
+    """The same for a table: ` (17/20)`; nothing where no case is known."""
+    found = held_out(task, candidate)
+    return "" if found is None else f" ({found[0]}/{found[1]})"
+
+
+def long(task: Problem, candidate: Candidate) -> str:
+    """The same in words, behind seconds: `, within 20% in 17 of 20 held-out cases of this kind`."""
+    found = held_out(task, candidate)
+    return "" if found is None else f", within {CLOSE:.0%} in {found[0]} of {found[1]} held-out cases of this kind"
+
+
+def notes(ranked: Ranking) -> Iterator[str]:
+    """What is to be said of a plan's seconds, each once, below its table."""
+    task, links = ranked.task, ranked.task.hardware.links
+    if any(held_out(task, candidate) for candidate in ranked):
+        yield (
+            f"(a/b): of b held-out cases of the kind (chip, or all TPUs where it has few; ring or none; up to {SMALL} chips or "
+            f"more), in a the estimate was within {CLOSE:.0%} of the schedule that the compiler made"
+        )
+    if isinstance(links, Memory):
+        yield "seconds are those of the one host that the catalogue's figures were measured on: 2 cores with AVX-512"
+    elif isinstance(links, Switch) and ranked.best.confirmed is None:
+        shares = " and ".join(f"{figure.value:.0%} of its {what}" for what, figure in task.hardware.shares_reached())
+        known = f"; published measurements reach {shares}" if shares else ""
+        yield f"times are those of an upper bound of speed, no prediction, until calibrated{known}"
+    if task.hardware.compiler is not None and ranked.best.confirmed is None and chips_of(task) > SMALL:
+        yield f"not confirmed: above {SMALL} chips the best may be another; {_way(task)}"
+
+
+def _way(task: Problem) -> str:
+    on = task.topology or f"{task.hardware.name.removeprefix('tpu-')}:..."
+    needs = "" if importlib.util.find_spec("libtpu") else ' (needs pip install "shardwise[tpu]")'
+    return f'confirm="{on}" (--confirm {on}) compiles the first candidates and ranks what came out{needs}'
