@@ -51,7 +51,7 @@ from shardwise.steps import collectives_of, describe, moved_axes
 
 MOST_ROWS = 8  # of a table, one for each device
 MOST_PROGRAMS = 5
-PROGRAM = 58  # columns of a program's words
+PROGRAM = 52  # columns of a program's words
 LINE = 78  # characters of a formula with its numbers
 
 
