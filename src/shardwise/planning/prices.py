@@ -180,8 +180,9 @@ class Costs:
 
     def slice(self, out_bytes: float, minor: bool = False) -> float:
         """Seconds to copy the kept part; of a `minor` dimension, the last, a TPU copies it as slowly as it lays one out."""
-        if minor and self.hardware.compiler is not None:
-            return self.copy(out_bytes)
+        compiler = self.hardware.compiler
+        if compiler is not None:
+            return max(self.copy(out_bytes) if minor else self._memory(out_bytes, out_bytes), compiler.slice_seconds.value)
         return self._launch() + self._memory(out_bytes, out_bytes)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float) -> float:
@@ -223,7 +224,7 @@ def blocks_of(kind: str, dims: tuple[int, int], before: Sequence[int], after: Se
     """How the blocks of a collective lie, from a shard's sizes before and after.
 
     >>> blocks_of("all-gather", (1, 1), (4096, 170), (4096, 1360))
-    Blocks(first=False, target_first=False, tiles='odd')
+    Blocks(first=False, target_first=False, tiles='odd', minor=False)
 
     Args:
         dims: by position, that which it joins or cuts along; of an all-to-all that which it joins along, and which it cuts.
