@@ -544,13 +544,13 @@ def test_calls_in_a_circle_end():
     assert "nested deeper" in unread(module("ROOT %c = f32[4]{0} call(%p), to_apply=%a", before=circle))
 
 
-def test_a_text_of_a_million_lines_is_read_in_seconds():
+def test_a_text_of_many_lines_is_read_in_seconds():
     line = '  %x.{} = f32[4]{{0}} add(%p, %p), metadata={{op_name="jit(f)/add"}}\n'
-    body = "".join(line.format(number) for number in range(1_000_000))
+    body = "".join(line.format(number) for number in range(300_000))
     text = module("ROOT %r = f32[4]{0} all-reduce(%p), replica_groups={}").replace("  ROOT", body + "  ROOT")
     started = time.process_time()
     assert len(found(text)) == 1
-    assert time.process_time() - started < 60  # a guard against more than linear work, not a benchmark
+    assert time.process_time() - started < 20  # a guard against more than linear work, not a benchmark
 
 
 # Shapes and instructions.

@@ -197,7 +197,7 @@ def test_small_integers_wrap_around_as_they_do_unsharded(name: str | bool, dtype
 def test_multiply_and_gather_with_64_bits(dtype: str):
     mesh, rng = sw.make_mesh("x=4"), np.random.default_rng(7)
     a, b = rng.integers(-2, 3, (16, 3)).astype(dtype), rng.integers(-2, 3, (3, 8)).astype(dtype)
-    large = problem(parse(AG), {"I": 16384, "J": 1024, "K": 128}, "x=4", "tpu-v5e")
+    large = problem(parse(AG), {"I": 65536, "J": 4096, "K": 256}, "x=4", "tpu-v5e")
     program = rank(large)[0].program
     assert any(isinstance(step, EinsumGather) for step in program.steps)
     with jax.enable_x64(True):

@@ -63,7 +63,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What stands out, and what to do about it: each kind once for a line, or once for all where its lines are many."""
+        """What stands out, with the way out; each kind once for a line, or once for all where its lines are many."""
         return findings(self)
 
     def timeline(self, hardware: str | Hardware | None = None) -> Timeline:
