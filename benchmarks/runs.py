@@ -219,6 +219,8 @@ def _mixes(drawn: Drawn) -> bool:
     """Whether a dimension is split over axes of both types, in an order or a place that JAX's types cannot tell."""
     types = dict(zip(drawn.case.mesh.names, drawn.axis_types, strict=True))
     splits = (axes for stage in drawn.case.stages for _, axes in stage.layout.on(drawn.case.mesh).dims)
+    if drawn.case.equation.result.free and len(set(types.values())) > 1:
+        return True  # the program that is run may have chosen such a layout
     return any(len({types[axis] for axis in axes}) > 1 for axes in splits)
 
 
