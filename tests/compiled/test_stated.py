@@ -250,7 +250,7 @@ def test_a_kernel_that_sends_stays_unread_with_what_it_states():
         ("rng-bit-generator(%a), algorithm=rng_default", 8 * 2**20 / 3.35e12, "every number"),
     ],
 )
-def test_what_is_more_than_a_pass_is_reckoned_by_its_formula_or_said(line: str, seconds: float, said: str):
+def test_what_is_more_than_a_pass_is_estimated_by_its_formula_or_said(line: str, seconds: float, said: str):
     body = f"  %a = f32[1048576]{{0}} parameter(0)\n  ROOT %o = f32[1048576]{{0}} {line}"
     text = f"HloModule m, is_scheduled=true, num_partitions=8\nENTRY %e (p: f32[4]) -> f32[4] {{\n{body}\n}}\n"
     replay = timeline(read(text), (), hardware("h100"), Mesh.parse("x=8"))

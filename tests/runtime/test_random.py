@@ -64,8 +64,9 @@ def compiled_functions_go_when_these_tests_are_done():
 @pytest.fixture(autouse=True)
 def compiled_as_for_users(request):
     """Equal bits of what compilers round are promised where LLVM optimizes as it does by default."""
-    whole = getattr(request.node, "callspec", None) and request.node.callspec.params.get("kind", "normal") not in ROUNDED
-    jax.config.update("jax_disable_most_optimizations", bool(whole))
+    spec = getattr(request.node, "callspec", None)
+    kind = spec.params.get("kind", "normal") if spec else "normal"
+    jax.config.update("jax_disable_most_optimizations", kind not in ROUNDED)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
 

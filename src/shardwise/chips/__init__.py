@@ -72,13 +72,15 @@ class Memory:
 class Compiler:
     """What a chip's own compiler makes of programs.
 
-    Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and and
-    how much more a product costs that takes in a sum from a neighbour. Of arrays that are copied: bytes a second, and how
-    large a gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes. Of all-to-
-    alls: bytes a second that are laid out anew before and after, in whole tiles of the memory or not, and how often one is
-    copied that ends a program. Of other collectives: the FLOPs of products between start and end of a permute, for each
-    byte, that are taken for enough (it starts no earlier than that); and on how many devices, all those of a slice, a
-    scatter and a gather (up to so many bytes) are compiled as an all-reduce.
+    - Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and how
+      much more a product costs that takes in a sum from a neighbour.
+    - Of arrays that are copied: bytes a second, and how large a gathered one may be that leaves the chip at the speed of its
+      memory; what the smallest slice takes.
+    - Of all-to-alls: bytes a second that are laid out anew before and after, in whole tiles of the memory or not, and how
+      often one is copied that ends a program.
+    - Of other collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for
+      enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
+      so many bytes) are compiled as an all-reduce.
     """
 
     efficiency: Figure
@@ -93,8 +95,8 @@ class Compiler:
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure
     gather_summed_from: Figure
-    slice_seconds: Figure
     gather_summed_bytes: Figure
+    slice_seconds: Figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Collective:
         trips: how often it runs in one call; None where a loop's trips cannot be read (it is counted once then).
         asynchronous: whether it starts and ends at two places of the schedule.
         hidden_by: the products (matmuls, convolutions, kernels that state FLOPs) scheduled between start and end, by name.
-        held_bytes: what one device holds before one trip: what `wire_bytes` is reckoned from (see `reading`).
+        held_bytes: what one device holds before one trip: what `wire_bytes` is computed from (see `reading`).
         name, computation: where it starts in the schedule (of a fused one the fusion); `end` is what waits for it.
         groups: the groups, or the pairs of a permutation, as device numbers in mesh order.
         operands: the names of the arrays it takes.

@@ -76,34 +76,30 @@ def _own(home: Computation, instruction: Instruction) -> Demand | None:
         if opcode in ("fft", "triangular-solve", *_FACTORED):
             return _linear_algebra(opcode, home, instruction)
     except (shapes.UnreadShapeError, LookupError, ValueError):
-        return Demand(note=f"{opcode}: reckoned as one pass over memory, its sizes are not known")
+        return Demand(note=f"{opcode}: estimated as one pass over memory, its sizes are not known")
     if opcode in _ONE_PASS:
-        return Demand(note=f"{opcode}: reckoned as one pass over memory, though {_ONE_PASS[opcode]}")
+        return Demand(note=f"{opcode}: estimated as one pass over memory, though {_ONE_PASS[opcode]}")
     return None
 
 
 def _sort(instruction: Instruction) -> Demand:
-    array = _array(instruction.shape)
+    array = shapes.first(instruction.shape)
     along = int((instruction.attribute("dimensions") or "{0}").strip("{}"))
     passes = max(1, math.ceil(math.log2(max(array.dims[along], 1))))
-    note = f"a sort of {array.dims[along]:,}: reckoned as {passes} passes over memory (log2 n, as a merge sort)"
+    note = f"a sort of {array.dims[along]:,}: estimated as {passes} passes over memory (log2 n, as a merge sort)"
     return Demand(float(passes), note=note)
 
 
 def _linear_algebra(opcode: str, home: Computation, instruction: Instruction) -> Demand:
-    out = _array(instruction.shape)
+    out = shapes.first(instruction.shape)
     if opcode == "fft":
         lengths = [int(n) for n in (instruction.attribute("fft_length") or "{1}").strip("{}").split(",")]
-        given = _array(home.by_name[instruction.operands[0]].shape)
+        given = shapes.first(home.by_name[instruction.operands[0]].shape)
         elements = max(out.elements, given.elements)
         flops, formula = 5.0 * elements * math.log2(math.prod(lengths)), "5 n log2 n"
     elif opcode == "triangular-solve":
-        side = _array(home.by_name[instruction.operands[0]].shape).dims[-1]
+        side = shapes.first(home.by_name[instruction.operands[0]].shape).dims[-1]
         flops, formula = float(side * out.elements), "n^2 m"
     else:
         flops, formula = out.elements * out.dims[-1] / 3, "n^3 / 3"
-    return Demand(1.0, flops, out.dtype, f"{opcode}: reckoned as one pass over memory, or {formula} FLOPs at the chip's peak")
-
-
-def _array(text: str) -> shapes.Array:
-    return shapes.leaves(shapes.parse(text))[0]
+    return Demand(1.0, flops, out.dtype, f"{opcode}: estimated as one pass over memory, or {formula} FLOPs at the chip's peak")

@@ -80,7 +80,7 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
     others = asked.flops / cores.hardware.flops(asked.dtype, cores.mesh)
     seconds = max(peak, others, moved / cores.hardware.memory_speed(cores.mesh), from_host)
     if seconds == 0 and isinstance(cores.hardware.links, Torus) and _size(instruction.shape) > 4096:
-        cores.note("work on arrays on the chip, without the compiler's cycles: reckoned as nothing")
+        cores.note("work on arrays on the chip, without the compiler's cycles: estimated as nothing")
     if not made and _size(instruction.shape) <= 64 and moved <= 1024:
         return Kernel(seconds) if seconds else None  # scalars: counters and indices
     if asked.note:
@@ -89,7 +89,7 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
         cores.note(f"{target[1] if target else instruction.name}: its transcendentals cost nothing here: no figure is known")
     elif target and not made and cost is None:
         cores.note(
-            f"a custom call of {target[1]}: reckoned by the bytes that it takes and gives alone, its FLOPs are not known"
+            f"a custom call of {target[1]}: estimated by the bytes that it takes and gives alone, its FLOPs are not known"
         )
     return Kernel(seconds + cores.launch_seconds, bool(made), flops, peak)
 
@@ -137,7 +137,7 @@ def host_seconds(cores: Cores, moved: float) -> float:
     """How long so many bytes take between a device and its host, one way."""
     speed = cores.hardware.host_speed(cores.mesh)
     if moved and speed is None:
-        cores.note("no figure of the link to the host is known: reckoned with the speed of main memory")
+        cores.note("no figure of the link to the host is known: estimated with the speed of main memory")
     return moved / (speed or cores.hardware.memory_speed(cores.mesh))
 
 

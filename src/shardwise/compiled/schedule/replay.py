@@ -86,6 +86,7 @@ class _Lanes:
         self.made = Run()
 
     def run(self, tape: Tape, last: bool) -> Run:
+        """Play all steps; the last tape of a program also waits for what is still on its way."""
         for step in tape.steps:
             match step:
                 case Work():

@@ -137,7 +137,7 @@ class Recorder:
             return
         elif opcode == "call-start" or (opcode.endswith("-start") and self.survey.talks(instruction)):
             if not self.survey.talks(instruction):
-                self.cores.note("a call that runs beside the schedule, and is no collective: reckoned as nothing")
+                self.cores.note("a call that runs beside the schedule, and is no collective: estimated as nothing")
         elif communicates(instruction):
             yield from self._sending(home, instruction)
         else:

@@ -44,10 +44,10 @@ def traffic(collective: Collective, hardware: Hardware, mesh: Mesh, routes: Mapp
         if collective.group_size <= 1:
             return Traffic((), 0.0)
         axes = tuple(name for name, size in mesh.axes if size > 1)
-        assumed = f"{collective.name} follows no axes of the mesh: reckoned over all of them"
+        assumed = f"{collective.name} follows no axes of the mesh: estimated over all of them"
     whole = tuple(dict.fromkeys(axis.split(":")[0] for axis in axes))
     if len(whole) < len(axes):
-        axes, assumed = whole, f"{collective.name} runs over several parts of one axis: reckoned over all of it"
+        axes, assumed = whole, f"{collective.name} runs over several parts of one axis: estimated over all of it"
     if isinstance(hardware.links, Torus):
         table = dict(routes or torus_routes(hardware.links, mesh, hardware.devices_per_chip))
         if collective.kind == "collective-permute" and collective.axes:

@@ -67,6 +67,7 @@ def flops_per_device(module: Module, visits: Iterable[Visit]) -> float:
         entered.setdefault(tuple(id(i) for i in visit.path), []).append(visit)
 
     def total(visit: Visit, path: tuple[int, ...]) -> float:
+        """The FLOPs of a visited computation, with what it runs."""
         own = sum(p.flops for i in visit.computation.instructions for p in products(book, visit.computation, i))
         flops = own * (1 if visit.trips is None else visit.trips)
         for instruction in visit.computation.instructions:
@@ -105,8 +106,8 @@ def _held(book: Workbook, name: str) -> tuple[Product, ...]:
 def _product(home: Computation, instruction: Instruction) -> Product:
     if cost := stated_cost(instruction):
         return Product(cost.flops, _multiplied(home, instruction))
-    first, second = (_array(home.by_name[name].shape) for name in instruction.operands[:2])
-    out = _array(instruction.shape)
+    first, second = (shapes.first(home.by_name[name].shape) for name in instruction.operands[:2])
+    out = shapes.first(instruction.shape)
     if instruction.opcode == "convolution" or "$conv" in instruction.attributes:
         if "$convBackwardInput" in instruction.attributes:
             first, out = out, first  # window and labels are those of the forward convolution
@@ -124,11 +125,6 @@ def _multiplied(home: Computation, instruction: Instruction) -> str:
     arrays = [array for text in (*texts, instruction.shape) for array in shapes.leaves(shapes.parse(text))]
     floating = [array for array in arrays if "float" in array.dtype] or arrays
     return max(floating, key=lambda array: array.bytes).dtype
-
-
-def _array(text: str) -> shapes.Array:
-    """The array of a shape; of a tuple (a result with its workspace) the first."""
-    return shapes.leaves(shapes.parse(text))[0]
 
 
 def _convolution_flops(lhs: shapes.Array, out: shapes.Array, kernel: shapes.Array, attributes: str) -> float:

@@ -35,6 +35,7 @@ def at_home(args: Any, mesh: AnyMesh, names: Sequence[str] = ()) -> tuple[Any, t
     replicated = []
 
     def home(path: Any, leaf: Any) -> Any:
+        """A leaf on the mesh, with the layout that it has elsewhere; what is no array stays."""
         if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray):
             return leaf
         first = path[0].idx if path and isinstance(path[0], jax.tree_util.SequenceKey) else len(names)

@@ -193,6 +193,7 @@ class _Reader:
         self.table: dict[int, str] | None = None
 
     def read(self, lines: list[str], start: int) -> None:
+        """Read all lines from one on: computations, tables, and what stands outside of both."""
         number = start
         while number < len(lines):
             line = lines[number]
