@@ -233,13 +233,13 @@ def shard_slices(layout: Layout, shape: tuple[int, ...], coordinate: Mapping[str
 
 def check_mapping(sizes: Any, error: type[ShardwiseError]) -> None:
     """Refuse sizes that are no mapping of dimension to size."""
-    if not isinstance(sizes, Mapping):
+    if not isinstance(sizes, (dict, Mapping)):  # the first is told at once
         raise error(f"{quoted(sizes)} are no sizes: give every dimension its size, as in sizes={{'I': 1024}}")
 
 
 def checked_size(dim: str, size: Any, error: type[ShardwiseError]) -> int:
     """The size of a dimension as an int; refuse what is not a whole number of at least one element."""
-    if isinstance(size, bool) or not isinstance(size, numbers.Integral):
+    if isinstance(size, bool) or not isinstance(size, (int, numbers.Integral)):  # an int is told at once
         raise error(f"dimension {dim} has size {quoted(size)}: a size is a whole number of elements")
     if size < 1:
         raise error(f"dimension {dim} has size {quoted(size)}: there is nothing to compute; every size is at least 1")

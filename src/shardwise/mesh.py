@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from shardwise.errors import MeshError, did_you_mean, pointed, quoted
 
 AXIS_NAME = re.compile(r"[^\W\d]\w*")
@@ -89,6 +91,11 @@ class Mesh:
         for position in itertools.product(*(range(size) for _, size in self.axes)):
             yield dict(zip(self.names, position, strict=True))
 
+    def positions(self) -> dict[str, np.ndarray]:
+        """The positions of all devices along each axis, in device order; `flat_index` takes them as it takes one device's."""
+        sizes = [size for _, size in self.axes]
+        return dict(zip(self.names, np.indices(sizes).reshape(len(sizes), self.size), strict=True)) if sizes else {}
+
     @property
     def told(self) -> str:
         """How a sentence names it, as `mesh x=4`, or `one device` where there are no axes."""
@@ -98,8 +105,8 @@ class Mesh:
         return ", ".join(f"{name}={size}" for name, size in self.axes) or "one device"
 
 
-def flat_index(coordinate: Mapping[str, int], axes: Iterable[str], mesh: Mesh) -> int:
-    """The combined position along several axes, the first the major one.
+def flat_index(coordinate: Mapping[str, Any], axes: Iterable[str], mesh: Mesh) -> Any:
+    """The combined position along several axes, the first the major one; of many devices where it is given theirs as arrays.
 
     >>> flat_index({"x": 1, "y": 1}, ("x", "y"), Mesh.parse("x=4, y=2"))
     3

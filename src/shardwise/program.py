@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
+
+import numpy as np
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout, subscript
@@ -281,20 +283,26 @@ def _arrives(step: CollectivePermute, before: Layout, mesh: Mesh) -> bool:
     """Whether every device receives the part of the array that the new layout gives it."""
     dims = [({*old, *new}, old != new) for (_, old), (_, new) in zip(before.dims, step.layout.dims, strict=True)]
     moved = set(step.axes).union(*(axes for axes, changed in dims if changed or axes & set(step.axes)))
-    group = Mesh(tuple((axis, mesh.axis_size(axis)) for axis in mesh.names if axis in moved))
-    positions = list(Mesh(tuple((axis, mesh.axis_size(axis)) for axis in step.axes)).coordinates())
-    sender = {target: source for source, target in step.pairs}
+    here = _group(mesh, moved).positions()
+    senders = np.full(mesh.extent(step.axes), -1)
+    sources, targets = np.reshape(step.pairs, (-1, 2)).T
+    senders[targets] = sources
+    source = senders[flat_index(here, step.axes, mesh)]
+    if (source < 0).any():
+        return False
+    positions = Mesh(tuple((axis, mesh.axis_size(axis)) for axis in step.axes)).positions()
+    there = {**here, **{axis: along[source] for axis, along in positions.items()}}
+    splits = [
+        (old, new) for (_, old), (_, new) in zip(before.dims, step.layout.dims, strict=True) if moved.issuperset((*old, *new))
+    ]
+    summands = [((axis,), (axis,)) for axis in moved & before.unreduced]
+    same = (flat_index(there, old, mesh) == flat_index(here, new, mesh) for old, new in (*splits, *summands))
+    return all(np.all(each) for each in same)
 
-    def part(layout: Layout, coordinate: Mapping[str, int]) -> tuple[int, ...]:
-        split = (axes for _, axes in layout.dims if moved.issuperset(axes))
-        summand = (coordinate[axis] for axis in sorted(moved & layout.unreduced))
-        return (*(flat_index(coordinate, axes, mesh) for axes in split), *summand)
 
-    for coordinate in group.coordinates():
-        source = sender.get(flat_index(coordinate, step.axes, mesh))
-        if source is None or part(before, {**coordinate, **positions[source]}) != part(step.layout, coordinate):
-            return False
-    return True
+def _group(mesh: Mesh, axes: Container[str]) -> Mesh:
+    """The part of a mesh along some axes, as it orders them."""
+    return Mesh(tuple((axis, size) for axis, size in mesh.axes if axis in axes))
 
 
 def einsum_layout(operands: list[tuple[str, Layout]], dims: tuple[str, ...]) -> Layout:
@@ -343,17 +351,15 @@ def relayout(array: str, before: Layout, after: Layout, mesh: Mesh) -> Collectiv
     """
     pairs = zip(before.dims, after.dims, strict=True)
     changed = {axis for (_, old), (_, new) in pairs if old != new for axis in (*old, *new)}
-    axes = tuple(axis for axis in mesh.names if axis in changed)
-    group = Mesh(tuple((axis, mesh.axis_size(axis)) for axis in axes))
-    dims = [(dim, tuple(a for a in old if a in changed)) for dim, old in before.dims]
-    wanted = [(dim, tuple(a for a in new if a in changed)) for dim, new in after.dims]
-
-    def key(layout: list[tuple[str, Axes]], coordinate: dict[str, int]) -> tuple[int, ...]:
-        return tuple(flat_index(coordinate, split, mesh) for _, split in layout)
-
-    holder = {key(dims, coordinate): position for position, coordinate in enumerate(group.coordinates())}
-    moves = [(holder[key(wanted, coordinate)], position) for position, coordinate in enumerate(group.coordinates())]
-    return CollectivePermute(array, axes, tuple(sorted(moves)), after)
+    group = _group(mesh, changed)
+    here = group.positions()
+    held, wanted = (
+        np.zeros(group.size, int) + flat_index(here, [a for _, split in layout.dims for a in split if a in changed], mesh)
+        for layout in (before, after)
+    )
+    sources = np.argsort(held)[wanted]
+    moves = sorted(zip(sources.tolist(), range(group.size), strict=True))
+    return CollectivePermute(array, group.names, tuple(moves), after)
 
 
 def shift(array: str, layout: Layout, axis: str, mesh: Mesh, by: int = 1) -> CollectivePermute:

@@ -13,6 +13,7 @@ at once, and those that copy one array beside others.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -189,7 +190,8 @@ class Brute:
 
     def blocks(self, step: Step, before: Held, after: Held) -> Blocks:
         name = self.name(before)
-        return step_blocks(step, {name: before.layout}, {name: after.layout}, self.task.sizes, self.task.mesh)
+        shape_of = functools.partial(Layout.shard_shape, sizes=self.task.sizes, mesh=self.task.mesh)
+        return step_blocks(step, {name: before.layout}, {name: after.layout}, shape_of)
 
     # The steps that join arrays.
 

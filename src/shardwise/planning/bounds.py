@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping
+
+import numpy as np
 
 from shardwise.chips import Memory, Switch, Torus
 from shardwise.chips.links import torus_routes
@@ -36,23 +37,27 @@ def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...],
     if set(before[1]) - set(after[1]):
         return part / _most_bytes_per_s(costs)
     shares = [_shares(mesh, old, new) for old, new in zip(before[0], after[0], strict=True) if old]
-    have = min((math.prod(each) for each in zip(*shares, strict=True)), default=1.0)
+    have = float(np.min(functools.reduce(np.multiply, shares, 1.0)))
     return part * (1.0 - have) / _most_bytes_per_s(costs)
 
 
 @functools.lru_cache(maxsize=4096)
-def _shares(mesh: Mesh, old: Axes, new: Axes) -> tuple[float, ...]:
+def _shares(mesh: Mesh, old: Axes, new: Axes) -> np.ndarray:
     """The share of its new part of one dimension that lies in its old part, for each device at a corner of the mesh.
 
     These stand for all: whichever of them lacks most, it must receive that.
     """
     one, other = 1 / mesh.extent(old), 1 / mesh.extent(new)
-    found = []
-    for place in itertools.product(*({0, size - 1} for _, size in mesh.axes)):
-        coordinate = dict(zip(mesh.names, place, strict=True))
-        start, begin = flat_index(coordinate, old, mesh) * one, flat_index(coordinate, new, mesh) * other
-        found.append(max(0.0, min(start + one, begin + other) - max(start, begin)) / other)
-    return tuple(found)
+    corners = _corners(mesh)
+    start, begin = flat_index(corners, old, mesh) * one, flat_index(corners, new, mesh) * other
+    return np.maximum(0.0, np.minimum(start + one, begin + other) - np.maximum(start, begin)) / other
+
+
+@functools.lru_cache(maxsize=64)
+def _corners(mesh: Mesh) -> dict[str, np.ndarray]:
+    """The positions of the devices at the corners of a mesh."""
+    corners = Mesh(tuple((axis, min(size, 2)) for axis, size in mesh.axes)).positions()
+    return {axis: along * (mesh.axis_size(axis) - 1) for axis, along in corners.items()}
 
 
 def _most_bytes_per_s(costs: Costs) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
-from shardwise.mesh import Mesh
 from shardwise.planning.overlap import ring_cost
 from shardwise.planning.prices import PLAIN, Blocks, Costs, StepCost, blocks_of, einsum_flops
 from shardwise.program import Program
@@ -71,10 +71,11 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     """
     states = program.states()
     products: set[str] = set()  # made so far; a result may bear the name of an input that it consumed
+    shape_of = functools.cache(lambda layout: layout.shard_shape(sizes, program.mesh))
 
     def shard_bytes(name: str, layout: Layout) -> float:
         item = costs.product_bytes if name in products else costs.item_bytes
-        return item * math.prod(layout.shard_shape(sizes, program.mesh))
+        return item * math.prod(shape_of(layout))
 
     inputs = sum(shard_bytes(name, layout) for name, layout in states[0].items())
     priced: list[StepCost] = []
@@ -86,7 +87,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         if product_of(step) is not None:
             products.add(touched(step))
         made = shard_bytes(touched(step), after[touched(step)])
-        blocks = step_blocks(step, before, after, sizes, program.mesh)
+        blocks = step_blocks(step, before, after, shape_of)
         cost = _priced(step, costs, sizes, before, took, made, blocks, inputs + sum(held.values()) + made)
         if after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None:
             cost = replace(cost, seconds=cost.seconds + costs.leaving(kind(step), moved_axes(step), made, blocks))
@@ -115,9 +116,9 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
 
 
 def step_blocks(
-    step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], sizes: Mapping[str, int], mesh: Mesh
+    step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], shape_of: Callable[[Layout], tuple[int, ...]]
 ) -> Blocks:
-    """How the blocks lie that a step joins along one dimension, and cuts along another or the same."""
+    """How the blocks lie that a step joins along one dimension, and cuts along another or the same, by its shards' shapes."""
     match step:
         case AllGather(array, dim, _) | ReduceScatter(array, dim, _) | Slice(array, dim, _):
             source, target = dim, dim
@@ -126,7 +127,7 @@ def step_blocks(
         case _:
             return PLAIN
     names = before[array].names
-    shapes = [layouts[array].shard_shape(sizes, mesh) for layouts in (before, after)]
+    shapes = [shape_of(layouts[array]) for layouts in (before, after)]
     return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -82,12 +83,13 @@ def formulas(program: Program, costs: Costs, sizes: Mapping[str, int]) -> tuple[
     """
     made = estimate(program, costs, sizes)
     states = program.states()
+    shape_of = functools.cache(lambda layout: layout.shard_shape(sizes, program.mesh))
     found = []
     for number, (step, cost) in enumerate(zip(program.steps, made.steps, strict=True)):
         before, after = states[number], states[number + 1]
-        took = [_shard_bytes(before[name], costs, sizes) for name in consumed(step)]
-        gives = _shard_bytes(after[touched(step)], costs, sizes)
-        blocks = step_blocks(step, before, after, sizes, costs.mesh)
+        took = [costs.item_bytes * math.prod(shape_of(before[name])) for name in consumed(step)]
+        gives = costs.item_bytes * math.prod(shape_of(after[touched(step)]))
+        blocks = step_blocks(step, before, after, shape_of)
         terms, letters = _terms(step, costs, blocks, took, gives, cost)
         last = number == len(program.steps) - 1 and touched(step) == program.output
         copied = last and cost.transfer_seconds and isinstance(step, Collective)
@@ -96,10 +98,6 @@ def formulas(program: Program, costs: Costs, sizes: Mapping[str, int]) -> tuple[
             terms.append(Term("copy of the result", f"{bytes_text(gives)} copied", leaving))
         found.append(Priced(step, cost, tuple(terms), tuple(letters)))
     return tuple(found)
-
-
-def _shard_bytes(layout: Layout, costs: Costs, sizes: Mapping[str, int]) -> float:
-    return costs.item_bytes * math.prod(layout.shard_shape(sizes, costs.mesh))
 
 
 def _terms(

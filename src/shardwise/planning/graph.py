@@ -24,21 +24,13 @@ State = tuple[tuple[Axes, ...], Axes]
 
 
 class Move(NamedTuple):
-    """One step on one array: its kind, the axes it is over, the dimensions by position, and where it leads.
-
-    `price` is what its cost depends on, besides the bytes of the shard.
-    """
+    """One step on one array: its kind, the axes it is over, the dimensions by position, and where it leads."""
 
     kind: str
     axes: Axes
     dim: int
     target: int
     after: State
-    price: tuple[str, Axes, bool, bool]
-
-
-def _move(kind: str, axes: Axes, dim: int, target: int, after: State) -> Move:
-    return Move(kind, axes, dim, target, after, (kind, axes, dim == 0, target == 0))
 
 
 def state_of(layout: Layout) -> State:
@@ -160,20 +152,20 @@ def _moves(state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | 
         for cut in range(len(axes)):
             minor = axes[cut:]
             gathered = _with(dims, dim, axes[:cut])
-            found.append(_move("all-gather", minor, dim, dim, (gathered, unreduced)))
+            found.append(Move("all-gather", minor, dim, dim, (gathered, unreduced)))
             for target, held in enumerate(dims):
                 if target != dim and (scope is None or scope.holds(target, held + minor)):
                     after = _with(gathered, target, held + minor)
-                    found.append(_move("all-to-all", minor, dim, target, (after, unreduced)))
+                    found.append(Move("all-to-all", minor, dim, target, (after, unreduced)))
         for extra in _further(scope, dim, axes, idle):
-            found.append(_move("slice", extra, dim, dim, (_with(dims, dim, axes + extra), unreduced)))
+            found.append(Move("slice", extra, dim, dim, (_with(dims, dim, axes + extra), unreduced)))
     if unreduced:
         for chosen in _choices(unreduced):
-            found.append(_move("all-reduce", chosen, 0, 0, (dims, _less(unreduced, chosen))))
+            found.append(Move("all-reduce", chosen, 0, 0, (dims, _less(unreduced, chosen))))
         for dim, axes in enumerate(dims):
             for extra in _further(scope, dim, axes, unreduced):
                 after = (_with(dims, dim, axes + extra), _less(unreduced, extra))
-                found.append(_move("reduce-scatter", extra, dim, dim, after))
+                found.append(Move("reduce-scatter", extra, dim, dim, after))
     return tuple(found)
 
 
@@ -201,18 +193,18 @@ def _into(
     sums = tuple(axis for axis in idle if axis in partial)
     for dim, axes in enumerate(dims):
         for extra in _further(scope, dim, axes, idle):
-            yield _move("all-gather", extra, dim, dim, state), (_with(dims, dim, axes + extra), unreduced)
+            yield Move("all-gather", extra, dim, dim, state), (_with(dims, dim, axes + extra), unreduced)
         for cut in range(len(axes)):
             minor = axes[cut:]
             less = _with(dims, dim, axes[:cut])
-            yield _move("slice", minor, dim, dim, state), (less, unreduced)
+            yield Move("slice", minor, dim, dim, state), (less, unreduced)
             for source, held in enumerate(dims):
                 if source != dim and (scope is None or scope.holds(source, held + minor)):
-                    yield _move("all-to-all", minor, source, dim, state), (_with(less, source, held + minor), unreduced)
+                    yield Move("all-to-all", minor, source, dim, state), (_with(less, source, held + minor), unreduced)
             if not set(partial).isdisjoint(minor) and set(partial).issuperset(minor):
-                yield _move("reduce-scatter", minor, dim, dim, state), (less, tuple(sorted(unreduced + minor)))
+                yield Move("reduce-scatter", minor, dim, dim, state), (less, tuple(sorted(unreduced + minor)))
     for chosen in _choices(sums):
-        yield _move("all-reduce", chosen, 0, 0, state), (dims, tuple(sorted(unreduced + chosen)))
+        yield Move("all-reduce", chosen, 0, 0, state), (dims, tuple(sorted(unreduced + chosen)))
 
 
 def arrangements(
@@ -231,7 +223,7 @@ def arrangements(
 def permute(before: tuple[Axes, ...], after: State, mesh_axes: tuple[tuple[str, int], ...]) -> Move:
     """The permute from one arrangement to another; the way back costs the same."""
     moved = {a for old, new in zip(before, after[0], strict=True) if old != new for a in (*old, *new)}
-    return _move("collective-permute", tuple([axis for axis, _ in mesh_axes if axis in moved]), 0, 0, after)
+    return Move("collective-permute", tuple([axis for axis, _ in mesh_axes if axis in moved]), 0, 0, after)
 
 
 def _further(scope: Scope | None, dim: int, axes: Axes, idle: Axes) -> Iterable[Axes]:

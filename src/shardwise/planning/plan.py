@@ -66,7 +66,7 @@ def ranking(task: Problem) -> Ranking:
         return _by_stages(task, onward)  # where one host's cores do both, transfers hide behind nothing
     # A fused program holds less than the plain one that it stands for: that one need not fit.
     sources = _by_stages(dataclasses.replace(task, memory_limit=None), onward)
-    plain, fault = _limited(task, sources, onward)
+    plain, fault = _limited(task, sources, onward) if task.overlap is True else (sources, None)
     if plain.candidates and task.overlap is True and task.hardware.shared:
         return plain
     found = _overlapped(task, plain.candidates, (*sources, *_all_gathered(task, sources.best.program)))

@@ -70,6 +70,9 @@ class Found(NamedTuple):
 
 
 Table = dict[State, list[Label]]
+# What is to be looked at next: the rank, a number that tells equals apart, whether a label's permutes are meant, the state, and
+# the label itself, or how its state was reached.
+Heap = list[tuple[float, float, int, bool, State, Any]]
 
 
 @dataclass(slots=True)
@@ -131,30 +134,37 @@ class Search:
                 known = starts.setdefault(state, [])
                 if self.frontier or not known:
                     known.append(label)
-                elif self._rank(label) < self._rank(known[0]):
+                elif self._rank(label.seconds, label.peak) < self._rank(known[0].seconds, known[0].peak):
                     known[0] = label
         return starts
 
     def _spread(self, space: Space, starts: Table) -> Table:
         """Uniform-cost search over one value's layouts."""
         count = itertools.count()
-        heap = [(*self._rank(label), next(count), False, state, label) for state, found in starts.items() for label in found]
+        heap: Heap = [
+            (*self._rank(label.seconds, label.peak), next(count), False, state, label.link)
+            for state, found in starts.items() for label in found
+        ]  # fmt: skip
         heapq.heapify(heap)
         settled: Table = {}
         nearest: dict[State, float] = {}
         # What is left of a program beside this value: its einsums, unless one has made the value.
         furthest = self.bound - (self.floor if space.given is not None and self.to_go is None else 0.0)
         while heap:
-            *_, permuting, state, label = heapq.heappop(heap)
+            *rank, _, permuting, state, link = heapq.heappop(heap)
             if permuting:
+                label = link
                 edges = space.permutes(state, () if self.frontier else settled)
-            elif self._settles(settled, state, label):
-                if self.to_go is not None and label.seconds + self.to_go[0](state) > self.bound:
+            else:
+                seconds, peak = self._rank(*rank)
+                if not self._settles(settled, state, peak):
+                    continue
+                label = Label(seconds, peak, space.temp_of(state), link)
+                settled[state].append(label)
+                if self.to_go is not None and seconds + self.to_go[0](state) > self.bound:
                     continue
                 edges = space.edges(state)
                 self._defer(heap, count, space, state, label)
-            else:
-                continue
             for seconds, live, after, move in edges:
                 total = label.seconds + seconds
                 if total > furthest:
@@ -166,29 +176,25 @@ class Search:
                         continue
                     nearest[after] = cost
                 if peak <= self.budget:
-                    then = Label(total, peak, space.temp_of(after), Moved(move, state, label))
-                    heapq.heappush(heap, (*self._rank(then), next(count), False, after, then))
+                    heapq.heappush(heap, (*self._rank(total, peak), next(count), False, after, Moved(move, state, label)))
         return settled
 
-    def _rank(self, label: Label) -> tuple[float, float]:
-        """What the search goes by, least first."""
-        return (label.peak, label.seconds) if self.lean else (label.seconds, label.peak)
+    def _rank(self, seconds: float, peak: float) -> tuple[float, float]:
+        """What the search goes by, least first; of that again the seconds and the peak."""
+        return (peak, seconds) if self.lean else (seconds, peak)
 
-    def _defer(self, heap: list[Any], count: Iterator[int], space: Space, state: State, label: Label) -> None:
+    def _defer(self, heap: Heap, count: Iterator[int], space: Space, state: State, label: Label) -> None:
         """Look at a label's permutes no sooner than one of them may be next: by then most layouts are reached otherwise."""
         if isinstance(label.link, Moved) and label.link.move.kind == "collective-permute":
             return  # two permutes are one that costs no more
         if sum(map(len, state[0])) > 1:
-            least = label._replace(seconds=label.seconds + space.least_permute(state))
-            heapq.heappush(heap, (*self._rank(least), next(count), True, state, label))
+            rank = self._rank(label.seconds + space.least_permute(state), label.peak)
+            heapq.heappush(heap, (*rank, next(count), True, state, label))
 
-    def _settles(self, settled: Table, state: State, label: Label) -> bool:
-        """Keep a label unless one that came before, and is faster, needs no more memory."""
+    def _settles(self, settled: Table, state: State, peak: float) -> bool:
+        """Whether a label is kept: none that came before, and is faster, needs no more memory."""
         known = settled.setdefault(state, [])
-        if known and (not self.frontier or label.peak >= known[-1].peak):
-            return False
-        known.append(label)
-        return True
+        return not known or (self.frontier and peak < known[-1].peak)
 
     # Joins: every local einsum that the axes allow.
 
@@ -253,27 +259,31 @@ class Search:
         totals: list[float] = []  # those of the fastest, slowest first, negated
         partial = tuple(sorted({axis for _, unreduced in owed for axis in unreduced}))
         count = itertools.count()
-        heap = [(0.0, 0.0, next(count), False, state, Label(0.0, 0.0, 0.0, None)) for state in wanted]
+        heap: Heap = [(0.0, 0.0, next(count), False, state, None) for state in wanted]
         settled: Table = {}
         nearest: dict[State, float] = {}
         fastest = not self.frontier and not self.lean
         while heap and (owed or not fastest):
-            radius, *_, permuting, state, label = heapq.heappop(heap)
-            if len(totals) == enough and nearest_source + radius > -totals[0] and fastest:
+            *rank, _, permuting, state, link = heapq.heappop(heap)
+            if len(totals) == enough and nearest_source + rank[0] > -totals[0] and fastest:
                 break
             if permuting:
+                label = link
                 edges = space.permutes(state, () if self.frontier else settled, backward=True)
-            elif self._settles(settled, state, label):
+            else:
+                seconds, peak = self._rank(*rank)
+                if not self._settles(settled, state, peak):
+                    continue
+                label = Label(seconds, peak, 0.0, link)
+                settled[state].append(label)
                 if state in owed:
-                    heapq.heappush(totals, -owed.pop(state) - label.seconds)
+                    heapq.heappush(totals, -owed.pop(state) - seconds)
                     if len(totals) > enough:
                         heapq.heappop(totals)
-                if self.to_go is not None and label.seconds + self.to_go[1](state) > self.bound:
+                if self.to_go is not None and seconds + self.to_go[1](state) > self.bound:
                     continue
                 edges = space.into(state, partial)
                 self._defer(heap, count, space, state, label)
-            else:
-                continue
             for seconds, live, before, move in edges:
                 total = label.seconds + seconds
                 if label.link is None:  # the last move of all
@@ -287,8 +297,7 @@ class Search:
                         continue
                     nearest[before] = cost
                 if peak <= self.budget:
-                    then = Label(total, peak, 0.0, Moved(move, before, label))
-                    heapq.heappush(heap, (*self._rank(then), next(count), False, before, then))
+                    heapq.heappush(heap, (*self._rank(total, peak), next(count), False, before, Moved(move, before, label)))
         return settled
 
     def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:

@@ -56,7 +56,7 @@ class Ground:
         return known
 
     def move_seconds(self, move: Move, took: float, made: float, blocks: Blocks) -> float:
-        """Seconds of a move; it depends on the shard's bytes, on `Move.price` and on how its blocks lie, alone."""
+        """Seconds of a move; it depends on its kind and axes, on the shard's bytes and on how its blocks lie, alone."""
         if move.kind == "slice":
             return self.costs.slice(made, blocks.minor) + STEP_SECONDS
         return self.costs.collective(move.kind, move.axes, took, made, blocks) + STEP_SECONDS
@@ -75,7 +75,9 @@ class Space:
     _bytes: dict[State, float] = field(default_factory=dict)
     _shapes: dict[State, tuple[int, ...]] = field(default_factory=dict)
     _least: dict[float, float] = field(default_factory=dict)
-    _prices: dict[float, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes, then what else a price needs
+    _prices: dict[Any, dict[Any, float]] = field(
+        default_factory=dict
+    )  # by the shard's bytes or shape, then what else they need
 
     def bytes_of(self, state: State) -> float:
         """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
@@ -119,37 +121,43 @@ class Space:
         return known
 
     def _priced(self, state: State, found: Iterable[Move]) -> list[Edge]:
-        took, held = self.bytes_of(state), self.temp_of(state)
-        prices, sizes = self._prices.setdefault(took, {}), self._bytes
+        held, sizes = self.temp_of(state), self._bytes
+        prices = self._prices.setdefault(self._shape(state), {})
         edges: list[Edge] = []
         for move in found:
-            after = move.after
+            kind, axes, dim, target, after = move
             made = sizes.get(after)
             if made is None:
                 made = self.bytes_of(after)
             if made:
-                blocks = self.blocks(move, state)
-                price = (move.price, blocks)
-                seconds = prices.get(price)
+                seconds = prices.get((kind, axes, dim, target))
                 if seconds is None:
-                    seconds = prices[price] = self.ground.move_seconds(move, took, made, blocks)
+                    seconds = prices[kind, axes, dim, target] = self._seconds(move, state)
                 edges.append((seconds, held + made, after, move))
         self.ground.look(len(edges))
         return edges
 
+    def _seconds(self, move: Move, before: State) -> float:
+        took, made, blocks = self.bytes_of(before), self.bytes_of(move.after), self.blocks(move, before)
+        prices = self._prices.setdefault(took, {})
+        seconds = prices.get((move.kind, move.axes, blocks))
+        if seconds is None:
+            seconds = prices[move.kind, move.axes, blocks] = self.ground.move_seconds(move, took, made, blocks)
+        return seconds
+
     def into(self, state: State, partial: Axes) -> Iterator[Edge]:
         """Legal moves that lead to a state but permutes, and the states that they leave, unreduced over axes of `partial`."""
         made, sizes, looked = self.bytes_of(state), self._bytes, 0
+        prices = self._prices.setdefault(("into", self._shape(state)), {})
         for move, before in moves_into(state, self.ground.mesh_axes, self.scope, partial):
             took = sizes.get(before)
             if took is None:
                 took = self.bytes_of(before)
             if took:
-                prices, blocks = self._prices.setdefault(took, {}), self.blocks(move, before)
-                price = (move.price, blocks)
-                seconds = prices.get(price)
+                kind, axes, dim, target, _ = move
+                seconds = prices.get((kind, axes, dim, target))
                 if seconds is None:
-                    seconds = prices[price] = self.ground.move_seconds(move, took, made, blocks)
+                    seconds = prices[kind, axes, dim, target] = self._seconds(move, before)
                 looked += 1
                 yield seconds, self.temp_of(before) + made, before, move
         self.ground.look(looked)
@@ -164,9 +172,9 @@ class Space:
                 continue
             before, after = (dims, state) if backward else (state[0], other)
             move = permute(before, after, self.ground.mesh_axes)
-            seconds = prices.get(move.price)
+            seconds = prices.get(move.axes)
             if seconds is None:
-                seconds = prices[move.price] = self.ground.move_seconds(move, bytes_, bytes_, PLAIN)
+                seconds = prices[move.axes] = self.ground.move_seconds(move, bytes_, bytes_, PLAIN)
             looked += 1
             yield seconds, self.temp_of(other if backward else state) + bytes_, other, move
         self.ground.look(looked)
