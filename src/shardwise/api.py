@@ -11,7 +11,7 @@ from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line,
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
-from shardwise.planning.plan import Candidate, Ranking, ranking
+from shardwise.planning.plan import Candidate, Ranking, ranked
 from shardwise.planning.problem import DTYPE, problem
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ def plan(
 
             where = hardware_of(mesh)
         task = problem(parse(equation), sizes, mesh, where, _dtype_name(dtype), None, memory_limit, overlap, exact)
-        ranked = ranking(task)
+        found = ranked(task)
         if confirm is not None:
             from shardwise.compiled.confirming import confirmed
 
-            return Plan(task, confirmed(task, ranked.candidates, confirm), ranked.searched_all, ranked.floor_seconds)
-        return Plan(task, ranked.candidates, ranked.searched_all, ranked.floor_seconds)
+            return Plan(task, confirmed(task, found.candidates, confirm), found.searched_all, found.floor_seconds)
+        return Plan(task, found.candidates, found.searched_all, found.floor_seconds)
 
 
 def einsum(

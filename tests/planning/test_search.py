@@ -16,7 +16,7 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.plan import Candidate, rank
+from shardwise.planning.plan import Candidate, ranking
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, problem
 
@@ -49,7 +49,7 @@ def drawn(kind: str, number: int) -> tuple[Case, Problem]:
 
 def best(task: Problem, limit: float | None = None) -> Candidate | None:
     try:
-        return rank(dataclasses.replace(task, memory_limit=limit, overlap=False))[0]
+        return ranking(dataclasses.replace(task, memory_limit=limit, overlap=False)).best
     except PlanError:
         return None
 
@@ -78,7 +78,7 @@ def hold_in_least_memory(case: Case, task: Problem, brute: Brute) -> None:
     hold(case, task, brute, least)
     assert best(task, least) is not None, f"{case}: {least} bytes do, and are refused"
     with pytest.raises(PlanError, match="the least that would do") as refused:
-        rank(dataclasses.replace(task, memory_limit=least - 1, overlap=False))
+        ranking(dataclasses.replace(task, memory_limit=least - 1, overlap=False))
     said = re.search(r"least that would do is ([\d,]+) bytes", str(refused.value))
     assert said is not None
     assert int(said[1].replace(",", "")) == least, f"{case}: {refused.value}"
@@ -122,7 +122,7 @@ def test_a_tie_goes_to_fewer_steps_and_never_to_a_slower_program():
     task = problem(parse("A[J] · B[J_x, I] · C[I, J] -> R[]"), {"J": 2, "I": 1}, "x=2", "tpu-v5p")
     found = Brute(task).best()
     assert found is not None
-    assert rank(dataclasses.replace(task, overlap=False))[0].estimate.seconds == pytest.approx(found[0], rel=1e-9, abs=0)
+    assert ranking(dataclasses.replace(task, overlap=False)).best.estimate.seconds == pytest.approx(found[0], rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_operands_are_prepared_one_after_the_other(equation, sizes, hardware, dt
     """Under a memory limit a faster program may fit if the steps on both operands alternate (2 of 10,700 random problems,
     on three axes). The search does not look for those: what it finds fits, and is not far from the best."""
     task = problem(parse(equation), sizes, CUBE, hardware, dtype, memory_limit=limit)
-    found, brute = rank(dataclasses.replace(task, overlap=False))[0].estimate, Brute(task).best(limit)
+    found, brute = ranking(dataclasses.replace(task, overlap=False)).best.estimate, Brute(task).best(limit)
     assert brute is not None
     assert found.peak_memory_bytes <= limit
     assert brute[0] < found.seconds < 1.5 * brute[0]

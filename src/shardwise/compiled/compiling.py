@@ -17,7 +17,7 @@ from shardwise.compiled.arguments import arguments_of
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.reshapes import reshapes
-from shardwise.compiled.targets.apart import BrokenDownError, compile_apart, start_helper
+from shardwise.compiled.targets.apart import BrokenDownError, compile_once, start_helper
 from shardwise.compiled.targets.devices import memory_use, reason, target_mesh
 from shardwise.compiled.targets.homing import written_mesh
 from shardwise.compiled.targets.lowering import lower_on
@@ -94,7 +94,7 @@ def rehearse(
         on: a TPU slice as `"v5e:2x4"`, `"v5p:4x4x4"`, `"v7x:2x2x1"`, or GPUs as `"h100:8"`, `"h100:2x8"` (hosts x GPUs).
         mesh: `"x=4, y=2"`; by default the axes of the mesh that the arguments lie on, or one axis x over all devices.
         isolated: compile in a process of its own, which is kept for the next time: a compiler that ends its process does
-            not end this one. With False what comes out is the same, and a part of a slice is compiled apart all the same.
+            not end this one. The same program again is not compiled again. With False what comes out is the same, and a part of a slice is compiled apart all the same.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses or breaks down, with their own words.
@@ -161,7 +161,7 @@ def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> M
     if program.calls_back or not (isolated or part):
         return compile_program(program, topology, grid)
     try:
-        return compile_apart(program, topology, grid)
+        return compile_once(program, topology, grid)
     except CompileError as error:
         if part and (isinstance(error, BrokenDownError) or "RET_CHECK" in str(error)):
             raise MeshError(

@@ -11,7 +11,6 @@ from shardwise.chips import Memory, Switch, Torus
 from shardwise.chips.links import Route, Routes, group_in_node, torus_routes
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.errors import counted
-from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import estimate, step_blocks
 from shardwise.planning.explain import bytes_text, seconds_text
@@ -71,6 +70,7 @@ def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
 def formulas(program: Program, costs: Costs, sizes: Mapping[str, int]) -> tuple[Priced, ...]:
     """Every step of a program with its price as a formula; fused steps have no short one.
 
+    >>> from shardwise.layout import Layout
     >>> from shardwise.steps import AllGather
     >>> mesh = Mesh.parse("x=16")
     >>> program = Program(mesh, (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)), ), "A")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from shardwise.program import Program, sums_stay_whole
 from shardwise.steps import WAYS, AllGather, AllReduce, Einsum, Fused, GatherEinsum, ReduceScatter, Step, moved_axes, product_of
 
 KEPT = 10
+REMEMBERED = 256  # problems
 MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
 MOST_PRICED = 40
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
@@ -52,7 +54,13 @@ def rank(task: Problem) -> tuple[Candidate, ...]:
     Raises:
         PlanError: no program leads to the wanted layout, or none fits in the memory limit; the reason is said.
     """
-    return ranking(task).candidates
+    return ranked(task).candidates
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def ranked(task: Problem) -> Ranking:
+    """`ranking`, remembered: what has been planned is often run, shown or reported next."""
+    return ranking(task)
 
 
 def ranking(task: Problem) -> Ranking:

@@ -42,6 +42,9 @@ class Problem:
     exact: bool = False
     positions: tuple[Position, ...] = ()  # of the mesh's devices on the topology; none given: as `mesh_order` has them
 
+    def __hash__(self) -> int:
+        return hash((self.equation, frozenset(self.sizes.items()), self.mesh, self.hardware.name, self.dtype, self.overlap))
+
 
 def problem(
     equation: Equation, sizes: Mapping[str, int], mesh: Any, hardware_name: str | Hardware | Site | None = None,

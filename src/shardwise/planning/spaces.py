@@ -77,7 +77,7 @@ class Space:
     _least: dict[float, float] = field(default_factory=dict)
     _prices: dict[Any, dict[Any, float]] = field(
         default_factory=dict
-    )  # by the shard's bytes or shape, then what else they need
+    )  # by the shard's bytes or shape, and what else counts
 
     def bytes_of(self, state: State) -> float:
         """Bytes of one shard; 0 marks a layout that the sizes do not allow."""

@@ -21,6 +21,7 @@ from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtr
 from shardwise.mesh import Mesh
 
 TIMEOUT_SECONDS = 600.0
+REMEMBERED_BYTES = 64_000_000  # of compiled texts
 _ERRORS = {error.__name__: error for error in (CompileError, HardwareError, MeshError, MissingExtraError)}
 _COMMAND = (sys.executable, "-P", "-m", "shardwise.compiled.targets.child")
 # What compilers read of the environment, when they are loaded: a helper that was started with other words is replaced.
@@ -61,6 +62,7 @@ class _Helper:
 
 
 _kept: list[_Helper] = []  # at most one
+_made: dict[tuple[Request, str], Made] = {}
 _lock = threading.Lock()
 
 
@@ -91,6 +93,20 @@ def compile_apart(program: Program, topology: Any, grid: Mesh, *, timeout_second
     if isinstance(said, Failed):
         raise _ERRORS.get(said.error, CompileError)(said.message)
     return said
+
+
+def compile_once(program: Program, topology: Topology, grid: Mesh) -> Made:
+    """`compile_apart`, or what came of the same program before: compilers are deterministic, and take seconds.
+
+    Raises:
+        CompileError, HardwareError, MeshError, MissingExtraError: as `compile_apart` raises them.
+    """
+    key = Request(program, topology.name, grid.axes), repr(_environment())
+    made = _made.pop(key, None) or compile_apart(program, topology, grid)
+    _made[key] = made  # the latest stands last
+    while len(_made) > 1 and sum(len(each.text) for each in _made.values()) > REMEMBERED_BYTES:
+        del _made[next(iter(_made))]
+    return made
 
 
 def start_helper() -> None:
