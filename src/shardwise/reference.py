@@ -56,11 +56,11 @@ def assemble(shards_D: Sequence[np.ndarray], layout: Layout, mesh: Mesh) -> np.n
     for coordinate, shard in zip(mesh.coordinates(), shards_D, strict=True):
         where = shard_slices(layout, shape, coordinate, mesh)
         key = (*(s.start for s in where), *(coordinate[a] for a in sorted(layout.unreduced)))
-        if key in seen:
-            assert np.array_equal(seen[key], shard, equal_nan=shard.dtype.kind in "fc"), f"replicas differ at {coordinate}"
-        else:
+        if key not in seen:
             seen[key] = shard
             whole[where] += shard
+        elif not np.array_equal(seen[key], shard, equal_nan=shard.dtype.kind in "fc"):
+            raise AssertionError(f"replicas differ at {coordinate}")  # no assert: pytest would write both arrays out for it
     return whole
 
 
