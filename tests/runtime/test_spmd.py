@@ -53,6 +53,11 @@ def by_numpy(x: np.ndarray, axis: int | tuple[int, ...] | None) -> dict[str, np.
     }
 
 
+def shard_map(local, **options):
+    """As users mostly have it: jitted. Without, JAX compiles every operation by itself."""
+    return jax.jit(jax.shard_map(local, **options))
+
+
 def rows(name: str, **options):
     """A function over the last dimension of `[B_i, D_j]` on i=4, j=2, and the mesh."""
     mesh = sw.make_mesh("i=4, j=2")
@@ -159,7 +164,7 @@ def test_a_large_offset_does_not_cancel(offset, devices, monkeypatch):
         monkeypatch.setattr(statistics, "GATHERED_BYTES", 0)
     mesh = sw.make_mesh("x=8")
     x = batch((4, 8 * 512), offset=offset)
-    function = jax.shard_map(
+    function = shard_map(
         lambda x: (sw.spmd.var(x, axis=1, over="x"), sw.spmd.normalize(x, over="x")),
         mesh=mesh, in_specs=P(None, "x"), out_specs=(P(None), P(None, "x")),
     )  # fmt: skip
@@ -177,7 +182,7 @@ def test_bfloat16_is_summed_in_float32():
     """In bfloat16 256 + 1 is 256: a sum of 4096 ones would stop there."""
     mesh = sw.make_mesh("x=8")
     x = sw.put(np.ones(4096, jnp.bfloat16), "A[I_x]", mesh)
-    function = jax.shard_map(
+    function = shard_map(
         lambda x: (sw.spmd.mean(x, over="x"), sw.spmd.logsumexp(x, over="x"), sw.spmd.softmax(x, over="x")),
         mesh=mesh, in_specs=P("x"), out_specs=(P(), P(), P("x")),
     )  # fmt: skip
@@ -193,7 +198,7 @@ def test_float64_stays_float64_where_it_is_allowed():
     with jax.enable_x64(True):
         mesh = sw.make_mesh("x=8")
         x = np.random.default_rng(0).standard_normal(64) + 1e9
-        function = jax.shard_map(lambda x: sw.spmd.var(x, over="x"), mesh=mesh, in_specs=P("x"), out_specs=P())
+        function = shard_map(lambda x: sw.spmd.var(x, over="x"), mesh=mesh, in_specs=P("x"), out_specs=P())
         np.testing.assert_allclose(function(sw.put(x, "A[I_x]", mesh)), x.var(), rtol=1e-12)
 
 
@@ -201,7 +206,7 @@ def test_float64_stays_float64_where_it_is_allowed():
 def test_integers_are_taken_as_float32(dtype):
     mesh = sw.make_mesh("x=4")
     x = (np.arange(8) % 2 if dtype == np.bool_ else np.arange(8) * 31).astype(dtype)
-    function = jax.shard_map(
+    function = shard_map(
         lambda x: [REDUCED[name](x, over="x") for name in ("mean", "var")], mesh=mesh, in_specs=P("x"), out_specs=P()
     )
     for found, wanted in zip(function(sw.put(x, "A[I_x]", mesh)), (np.mean, np.var), strict=True):
@@ -220,7 +225,7 @@ def test_rows_with_infinities_are_those_of_jax():
         [3.4e38, 3.4e38, 0, 0, 0, 0, 0, 1],
     ])  # fmt: skip
     mesh = sw.make_mesh("x=2")
-    function = jax.shard_map(
+    function = shard_map(
         lambda x: (sw.spmd.softmax(x, over="x"), sw.spmd.logsumexp(x, axis=1, over="x")),
         mesh=mesh, in_specs=P(None, "x"), out_specs=(P(None, "x"), P(None)),
     )  # fmt: skip
@@ -244,7 +249,7 @@ def test_without_a_mesh_axis_they_are_plain_inside_and_outside_of_shard_map():
         plain = function(x, axis=-1, over=())
         np.testing.assert_allclose(plain, UNSHARDED[name](x, axis=-1), rtol=2e-5, atol=1e-5)
         outs = P("x")
-        inside = jax.shard_map(lambda x, f=function: f(x, axis=-1, over=()), mesh=mesh, in_specs=P("x"), out_specs=outs)
+        inside = shard_map(lambda x, f=function: f(x, axis=-1, over=()), mesh=mesh, in_specs=P("x"), out_specs=outs)
         np.testing.assert_allclose(inside(sw.put(x, "A[I_x, J]", mesh)), plain, rtol=1e-6, atol=1e-6)
 
 
@@ -259,7 +264,7 @@ def test_mesh_axes_of_size_1_change_nothing():
     mesh = sw.make_mesh("x=4, y=1")
     x = batch((8, 8))
     for spec, layout in ((P("x", "y"), "A[I_x, J_y]"), (P("x"), "A[I_x, J]")):
-        function = jax.shard_map(
+        function = shard_map(
             lambda x: [REDUCED[name](x, over=("x", "y")) for name in REDUCED], mesh=mesh, in_specs=spec, out_specs=P()
         )
         placed = jax.device_put(x, jax.NamedSharding(mesh, spec))
@@ -279,7 +284,7 @@ def test_gradients_are_those_of_the_whole_array(checked, gathered, monkeypatch):
     x = batch((4, 8), offset=1.0)
     outs = {name: P("i") if name in REDUCED else P("i", "j") for name in ALL}
     local = lambda x: {name: function(x, axis=-1, over="j") for name, function in ALL.items()}  # noqa: E731
-    sharded = jax.shard_map(local, mesh=mesh, in_specs=P("i", "j"), out_specs=outs, check_vma=checked)
+    sharded = shard_map(local, mesh=mesh, in_specs=P("i", "j"), out_specs=outs, check_vma=checked)
     weights = {name: batch((4,) if name in REDUCED else (4, 8), seed=seed) for seed, name in enumerate(ALL)}
 
     def loss(found):
@@ -342,7 +347,7 @@ def test_collectives_are_as_few_as_they_say(name):
 
 def test_many_moments_are_summed_rather_than_gathered():
     mesh = sw.make_mesh("x=8")
-    function = jax.shard_map(lambda x: sw.spmd.var(x, axis=1, over="x"), mesh=mesh, in_specs=P(None, "x"), out_specs=P(None))
+    function = shard_map(lambda x: sw.spmd.var(x, axis=1, over="x"), mesh=mesh, in_specs=P(None, "x"), out_specs=P(None))
     few = 2**20 // (3 * 8 * 4)  # three float32 of each of 8 devices
     for count, collectives in ((few, {"all-gather": {"x": 1}}), (few + 1, {"all-reduce": {"x": 2}})):
         x = batch((count, 8))
