@@ -7,7 +7,7 @@ import itertools
 import math
 import numbers
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import LayoutError, ShardwiseError, quoted
@@ -37,12 +37,14 @@ class Layout:
 
     dims: tuple[tuple[str, Axes], ...]
     unreduced: frozenset[str] = frozenset()
+    names: tuple[str, ...] = field(init=False, compare=False, repr=False)  # of the dimensions
 
     def __post_init__(self) -> None:
         if isinstance(self.dims, str):
             raise LayoutError(f"a layout is read from text by Layout.parse({self.dims!r})")
         owner: dict[str, str] = {}
-        names = self.names
+        names = tuple([dim for dim, _ in self.dims])
+        object.__setattr__(self, "names", names)
         for dim, axes in self.dims:
             if names.count(dim) > 1:
                 raise LayoutError(
@@ -138,10 +140,6 @@ class Layout:
         if sizes is not None:
             found = [each for each in found if not any(sizes[dim] % grid.extent(axes) for dim, axes in each.dims)]
         return tuple(sorted(found, key=lambda each: (len(each.axes), [-len(axes) for _, axes in each.dims])))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(dim for dim, _ in self.dims)
 
     @property
     def axes(self) -> Axes:

@@ -36,6 +36,13 @@ class Held:
     operands: tuple[int, ...]
     layout: Layout
     given: bool
+    hashed: int = field(init=False, compare=False, repr=False)  # millions of states are looked up by it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hashed", hash((self.operands, self.layout, self.given)))
+
+    def __hash__(self) -> int:
+        return self.hashed
 
 
 State = tuple[Held, ...]
@@ -55,6 +62,7 @@ class Brute:
         self.costs = Costs(self.task.hardware, self.task.mesh, self.task.dtype, self.task.accumulated)
         self.axes = tuple(name for name, size in self.task.mesh.axes if size > 1)
         self.alone: dict[Held, list[tuple[Held, float, float, Step]]] = {}
+        self.bytes: dict[Held, float] = {}
         self.joined: dict[tuple[tuple[Held, ...], ...], tuple[Held, float, float, Step] | None] = {}
         operands = self.task.equation.operands
         start = tuple(Held((n,), operand.layout, True) for n, operand in enumerate(operands))
@@ -116,11 +124,15 @@ class Brute:
 
     def bytes_of(self, held: Held) -> float:
         """Bytes of a shard; 0 where the axes do not divide a size."""
-        item = self.costs.product_bytes if self.product(held) else self.costs.item_bytes
-        try:
-            return float(item * math.prod(held.layout.shard_shape(self.task.sizes, self.task.mesh)))
-        except LayoutError:
-            return 0.0
+        known = self.bytes.get(held)
+        if known is None:
+            item = self.costs.product_bytes if self.product(held) else self.costs.item_bytes
+            try:
+                known = float(item * math.prod(held.layout.shard_shape(self.task.sizes, self.task.mesh)))
+            except LayoutError:
+                known = 0.0
+            self.bytes[held] = known
+        return known
 
     def steps(self, state: State) -> Iterator[tuple[State, float, float, Step]]:
         """Every step from a state, with its seconds and the bytes that are live while it runs, as `estimate` counts."""
