@@ -6,6 +6,7 @@ no JAX never pay for importing it. A test that starts a process of its own may s
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from pathlib import Path
@@ -32,6 +33,7 @@ TESTS = Path(__file__).parent
 NEED_JAX = [TESTS / "rehearsal", TESTS / "runtime", TESTS / "doors", TESTS / "docs", TESTS / "browser"]
 
 
+@functools.cache
 def needs_jax(path: Path) -> bool:
     return any(path.is_relative_to(folder) for folder in NEED_JAX)
 
