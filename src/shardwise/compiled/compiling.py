@@ -94,7 +94,8 @@ def rehearse(
         on: a TPU slice as `"v5e:2x4"`, `"v5p:4x4x4"`, `"v7x:2x2x1"`, or GPUs as `"h100:8"`, `"h100:2x8"` (hosts x GPUs).
         mesh: `"x=4, y=2"`; by default the axes of the mesh that the arguments lie on, or one axis x over all devices.
         isolated: compile in a process of its own, which is kept for the next time: a compiler that ends its process does
-            not end this one. The same program again is not compiled again. With False what comes out is the same, and a part of a slice is compiled apart all the same.
+            not end this one, and what was compiled before is known. With False what comes out is the same, and a part of a
+            slice is compiled apart all the same.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses or breaks down, with their own words.
