@@ -17,6 +17,7 @@ from shardwise.compiled.expected import planned_collectives
 from shardwise.errors import AuditMismatchError
 from shardwise.notation import parse
 
+pytestmark = pytest.mark.usefixtures("kept_texts")
 TARGETS = ["cpu", "v5e:2x4", "v6e:2x4", "v7x:2x2x1", "v4:2x2x2", "v5p:2x2x2", "h100:8"]
 BY_NAME = {case.name: case for case in CASES}
 

@@ -15,6 +15,7 @@ from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
 from shardwise.program import unfused
 
+pytestmark = pytest.mark.usefixtures("kept_texts")
 SMALLEST = "16384x1024x2048"
 
 

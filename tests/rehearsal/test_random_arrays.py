@@ -10,7 +10,7 @@ import shardwise as sw
 
 SIZES = {"D": 8192, "F": 8192}
 SHARD_BYTES = 8192 * 8192 * 4 // 8
-pytestmark = pytest.mark.needs(compiler_of="on")
+pytestmark = [pytest.mark.needs(compiler_of="on"), pytest.mark.usefixtures("kept_texts")]
 
 
 @pytest.mark.parametrize("on", ["v5e:2x4", "h100:8"])

@@ -1,0 +1,57 @@
+"""Compiled texts kept as golden files by what they were compiled from: the same program is not compiled at every run.
+
+What a compiler makes depends on the program, its target and the compiler's version, and nothing else: together they name a
+file of tests/golden/kept. Where there is none, the compiler is asked; with KEEP=1 in the environment the answer is kept:
+
+    KEEP=1 make test ARGS=tests/rehearsal
+
+Lines of source stand in a text as they were when it was made: tests that ask for these compile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise import writing
+from shardwise.compiled import compiling
+from shardwise.compiled.facts import MemoryUse
+from shardwise.compiled.targets import apart
+from shardwise.compiled.targets.programs import Made, Program, _parsed
+from shardwise.evidence import versions
+
+KEPT = Path(__file__).parent / "golden" / "kept"
+
+
+@pytest.fixture
+def kept_texts(monkeypatch):
+    """Rehearsals in a test take kept texts."""
+    monkeypatch.setattr(compiling, "compile_once", compile_or_take)
+
+
+def compile_or_take(program: Program, topology: Any, grid: Any) -> Made:
+    path = KEPT / f"{named(program, topology, grid)}.json.gz"
+    if path.exists():
+        found = json.loads(gzip.decompress(path.read_bytes()))
+        return Made(found["text"], found["memory"] and MemoryUse(**found["memory"]))
+    made = apart.compile_once(program, topology, grid)
+    if os.environ.get("KEEP"):
+        path.parent.mkdir(exist_ok=True)
+        text = json.dumps({"text": made.text, "memory": made.memory and dataclasses.asdict(made.memory)})
+        writing.write(path, gzip.compress(text.encode(), mtime=0))
+    return made
+
+
+def named(program: Program, topology: Any, grid: Any) -> str:
+    """The name of what a program is compiled to, whatever lines of source it came from."""
+    flags = {name: value for name, value in os.environ.items() if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    module = _parsed(program.module).operation.get_asm(enable_debug_info=False)
+    said = (module, program.open_inputs, program.open_outputs, program.settings, str(topology), grid.axes)
+    return hashlib.sha256(repr((said, flags, versions(str(topology)))).encode()).hexdigest()[:32]
