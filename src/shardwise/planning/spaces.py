@@ -75,9 +75,7 @@ class Space:
     _bytes: dict[State, float] = field(default_factory=dict)
     _shapes: dict[State, tuple[int, ...]] = field(default_factory=dict)
     _least: dict[float, float] = field(default_factory=dict)
-    _prices: dict[Any, dict[Any, float]] = field(
-        default_factory=dict
-    )  # by the shard's bytes or shape, and what else counts
+    _prices: dict[Any, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes or shape, and what else counts
 
     def bytes_of(self, state: State) -> float:
         """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
