@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ class Plan(Ranking):
             with _context(arrays=arrays, **given):
                 return planned(*arrays)
 
+        function.__signature__ = inspect.signature(planned)  # type: ignore[attr-defined]
         return function
 
     def _repr_html_(self) -> str | None:

@@ -124,3 +124,16 @@ def test_parameters_are_named_as_far_as_python_knows_them():
     assert parameter_names(dict.fromkeys, 4)[3] == "[3]"
     with pytest.raises(MeshError, match=r"params\['layers'\]\[0\]\['wq'\] is laid out as"):
         at_home((DICT, X), jax.sharding.AbstractMesh((4,), ("y",)), parameter_names(of_dict, 2))
+
+
+def test_the_function_of_a_plan_calls_its_arguments_as_the_equation_does():
+    mesh, sizes = sw.make_mesh("x=8"), {"I": 64, "J": 8, "K": 8}
+    for equation, names in (("A[I_x, J] · W1[J, K] -> C[I, K]", ["A", "W1"]), ("import[I_x, J] -> C[I, J]", ["arrays[0]"])):
+        plan = sw.plan(equation, sizes=sizes if "K" in equation else {"I": 64, "J": 8}, mesh=mesh)
+        arrays = [
+            jax.ShapeDtypeStruct(
+                tuple(sizes[dim] for dim in operand.dims), "float32", sharding=jax.NamedSharding(mesh, operand.layout.spec)
+            )
+            for operand in plan.task.equation.operands
+        ]
+        assert [argument.name for argument in sw.audit(plan.function(mesh), *arrays).arguments] == names

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import keyword
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -167,6 +169,10 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
         refuse_manual()
         return prepare_for(settled(mesh), tuple(map(signature, arrays)))(*arrays)
 
+    names = [name for name, _ in program.inputs]
+    if all(name.isidentifier() and not keyword.iskeyword(name) for name in names):  # audits call the arguments so
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 
 
