@@ -23,7 +23,7 @@ from shardwise.program import Program, sums_stay_whole
 from shardwise.steps import WAYS, AllGather, AllReduce, Einsum, Fused, GatherEinsum, ReduceScatter, Step, moved_axes, product_of
 
 KEPT = 10
-REMEMBERED = 256  # problems
+REMEMBERED = 32  # problems; of thousands of devices a ranking may take megabytes
 MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
 MOST_PRICED = 40
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
