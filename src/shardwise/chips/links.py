@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
@@ -17,6 +17,7 @@ from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
 Pricer = Callable[[float, float], float]
+RING = 2  # links of a device that a ring fills, one for each direction
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 
 
@@ -134,6 +135,36 @@ def torus_routes(torus: Torus, mesh: Mesh, devices_per_chip: int = 1) -> dict[st
         )
         routes[name] = Route(size, link * (2 if wraps else 1) / stride, hops, wraps, says)
     return routes
+
+
+def ringed(table: Routes, axes: Axes, hardware: Hardware, links: int, per_chip: bool = False) -> dict[str, Route]:
+    """The routes of a group's axes as a collective sees them that goes round rings, over so many links of a device.
+
+    A ring through both cores of each chip passes each link once: it has all of the link, where two rings share it. One
+    that fills two links goes round all chips of the group: half of them lie between the farthest two.
+
+    Args:
+        per_chip: whether the cores of a chip hand each other what arrives at one of them.
+    """
+    assert isinstance(hardware.links, Torus)
+    chosen = {axis: table[axis] for axis in axes if axis in table}
+    between = [route for route in chosen.values() if route.size > route.cores]  # others stay inside of a chip
+    if not between:
+        return dict(table)
+    cores = math.prod(route.cores for route in chosen.values())
+    chips = math.prod(route.size for route in chosen.values()) // cores
+    most = links * hardware.links.bytes_per_s.value / hardware.devices_per_chip
+    speed = cores * min(most, sum(route.bytes_per_s for route in between))
+    hops = sum(route.hops for route in between)
+    farthest = max(hops, chips // 2) if links <= RING else hops
+    for place, (axis, route) in enumerate(chosen.items()):
+        chosen[axis] = replace(
+            route,
+            size=route.size // route.cores if per_chip else route.size,
+            bytes_per_s=speed / len(chosen),
+            hops=0 if place else farthest,
+        )
+    return {**table, **chosen}
 
 
 def _parts(size: int, dimensions: int, longest: int) -> list[int]:

@@ -37,7 +37,7 @@ def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...],
     if set(before[1]) - set(after[1]):
         return part / _most_bytes_per_s(costs)
     shares = [_shares(mesh, old, new) for old, new in zip(before[0], after[0], strict=True) if old]
-    have = float(np.min(functools.reduce(np.multiply, shares, 1.0)))
+    have = float(np.min(np.prod(np.stack(shares), 0))) if shares else 1.0
     return part * (1.0 - have) / _most_bytes_per_s(costs)
 
 
@@ -65,7 +65,7 @@ def _most_bytes_per_s(costs: Costs) -> float:
     match costs.hardware.links:
         case Torus() as torus:
             routes = costs.routes or torus_routes(torus, costs.mesh, costs.hardware.devices_per_chip)
-            return sum(route.bytes_per_s for route in routes.values())
+            return sum(route.bytes_per_s for route in routes.values()) * costs.hardware.devices_per_chip  # cores share
         case Switch() as switch:
             return max(switch.bytes_per_s.value, switch.node_bytes_per_s.value)
         case Memory() as memory:

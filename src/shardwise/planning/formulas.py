@@ -116,15 +116,18 @@ def _terms(
             return [Term("nothing", "every device keeps what it holds", 0.0)], []
         case _:
             assert isinstance(step, Collective), "the compiler's own has no price before it is compiled"
-            terms, letters = _collective(step, costs, took[0], made)
+            terms, letters = _collective(step, costs, took[0], made, costs.is_summed(kind(step), step.axes, made, blocks))
             return [*terms, *_extras(step, costs, took[0], made, blocks)], letters
 
 
-def _collective(step: Collective, costs: Costs, took: float, made: float) -> tuple[list[Term], list[str]]:
+def _collective(
+    step: Collective, costs: Costs, took: float, made: float, is_summed: bool = False
+) -> tuple[list[Term], list[str]]:
     links, axes = costs.hardware.links, tuple(axis for axis in step.axes if costs.mesh.axis_size(axis) > 1)
     match links:
         case Torus():
-            routes = costs.routes or torus_routes(links, costs.mesh, costs.hardware.devices_per_chip)
+            routes = costs.routes_of("all-reduce" if is_summed else kind(step), axes)
+            routes = routes or torus_routes(links, costs.mesh, costs.hardware.devices_per_chip)
             return _torus(step, links, [routes[axis] for axis in axes], costs, took, made)
         case Switch():
             return _switch(step, links, axes, costs, took, made)
@@ -217,7 +220,7 @@ def _extras(step: Collective, costs: Costs, took: float, made: float, blocks: Bl
     """What the compiler, or the host, adds to what is on the wire."""
     name, links = kind(step), costs.hardware.links
     if costs.is_summed(name, step.axes, made, blocks):
-        terms, _ = _collective(step, costs, took, made)
+        terms, _ = _collective(step, costs, took, made, is_summed=True)
         how = "an all-reduce of blocks among zeros" if name == "all-gather" else "an all-reduce and a slice"
         yield Term(f"sent again: this compiler makes it {how}", "", math.fsum(term.seconds for term in terms))
     if not isinstance(links, Memory):

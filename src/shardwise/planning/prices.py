@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from shardwise.chips import Compiler, Hardware, Memory
-from shardwise.chips.links import Hop, Pricer, Routes, memory_seconds, pricer, ring_hop
+from shardwise.chips import Compiler, Hardware, Memory, Torus
+from shardwise.chips.links import RING, Hop, Pricer, Routes, memory_seconds, pricer, ring_hop, ringed, torus_routes
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
@@ -97,8 +97,27 @@ class Costs:
     def _price(self, kind: str, axes: Axes) -> Pricer:
         price = self._prices.get((kind, axes))
         if price is None:
-            price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes, self.routes)
+            price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes, self.routes_of(kind, axes))
         return price
+
+    def routes_of(self, kind: str, axes: Axes) -> Routes | None:
+        """What the mesh's axes have of a torus's links for a collective.
+
+        TPU compilers send a gather round one ring, however many sides of a torus its axes have (the text says
+        `1DAllGather`); only where each of these has two chips, and over the whole of a slice whose chips have two cores,
+        along all sides at once. What arrives at one core is handed to the other, where a group holds both and is one axis,
+        or all. Read off compiled texts of random contractions (`python -m benchmarks.estimates`).
+        """
+        links = self.hardware.links
+        if kind != "all-gather" or self.hardware.compiler is None or not isinstance(links, Torus):
+            return self.routes
+        table = self.routes or torus_routes(links, self.mesh, self.hardware.devices_per_chip)
+        moving = [axis for axis in axes if axis in table]
+        whole = self.mesh.extent(axes) == (self.devices or self.mesh.size)
+        wide = whole if self.hardware.devices_per_chip > 1 else all(table[axis].hops <= 1 for axis in moving)
+        rings = len(moving) if wide else 1
+        both = math.prod(table[axis].cores for axis in moving) > 1
+        return ringed(table, axes, self.hardware, RING * max(1, rings), both and (whole or len(moving) == 1))
 
     def is_summed(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
         """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import assert_never
 import numpy as np
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
-from shardwise.chips.links import COLLECTIVES, Pricer, Route, closes_to_a_ring, pricer, ring_hop, torus_routes
+from shardwise.chips.links import COLLECTIVES, Pricer, Route, closes_to_a_ring, pricer, ring_hop, ringed, torus_routes
 from shardwise.compiled.facts import Algorithm, Collective
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
@@ -107,35 +106,8 @@ def _pricer(
     plain = tuple(axis.split(":")[0] for axis in axes) if isinstance(hardware.links, Torus) else tuple(map(_label, axes))
     if algorithm.links is not None and isinstance(hardware.links, Torus):
         table = table or torus_routes(hardware.links, mesh, hardware.devices_per_chip)
-        table = _carried(table, plain, algorithm, hardware)
+        table = ringed(table, plain, hardware, algorithm.links, algorithm.per_chip)
     return pricer(kind, hardware, mesh, plain, table or None), times
-
-
-def _carried(table: Mapping[str, Route], axes: Axes, algorithm: Algorithm, hardware: Hardware) -> dict[str, Route]:
-    """The routes of a group's axes as an algorithm sees them that goes round rings, over so many links of a device.
-
-    A ring through both cores of each chip passes each link once: it has all of the link, where two rings share it. One
-    that fills two links goes round all chips of the group: half of them lie between the farthest two.
-    """
-    assert isinstance(hardware.links, Torus)
-    chosen = {axis: table[axis] for axis in axes if axis in table}
-    between = [route for route in chosen.values() if route.size > route.cores]  # others stay inside of a chip
-    if not between or algorithm.links is None:
-        return dict(table)
-    cores = math.prod(route.cores for route in chosen.values())
-    chips = math.prod(route.size for route in chosen.values()) // cores
-    most = algorithm.links * hardware.links.bytes_per_s.value / hardware.devices_per_chip
-    speed = cores * min(most, sum(route.bytes_per_s for route in between))
-    hops = sum(route.hops for route in between)
-    farthest = max(hops, chips // 2) if algorithm.links <= 2 else hops
-    for place, (axis, route) in enumerate(chosen.items()):
-        chosen[axis] = replace(
-            route,
-            size=route.size // route.cores if algorithm.per_chip else route.size,
-            bytes_per_s=speed / len(chosen),
-            hops=0 if place else farthest,
-        )
-    return {**table, **chosen}
 
 
 def _on_a_part(mesh: Mesh, table: dict[str, Route], axis: str) -> tuple[Mesh, dict[str, Route], int]:
