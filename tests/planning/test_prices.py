@@ -39,7 +39,8 @@ def test_a_gather_over_a_whole_slice_is_compiled_as_a_sum(target, mesh, axes, su
     part = whole / costs.mesh.extent(tuple(axes))
     gathered = costs.collective("all-gather", tuple(axes), part, whole, WHOLE)
     added = costs.collective("all-reduce", tuple(axes), whole, whole)
-    once = added / 2
+    links, parts = costs.hardware.links, costs.mesh.extent(tuple(axes))
+    once = whole * (parts - 1) / parts / (2 * links.bytes_per_s.value)  # one ring, both ways
     assert gathered == pytest.approx(added + 1.5 * costs.copy(whole) if summed else once)
 
 
@@ -124,3 +125,23 @@ def test_a_small_product_starts_sooner_than_a_large_one():
     small, large = (costs.einsum(2.0 * n**3, 4.0 * n * n, 2.0 * n * n) for n in (128, 4096))
     assert small < 1e-6
     assert large > 2.0 * 4096**3 / 1.97e14 + 8e-6
+
+
+@pytest.mark.parametrize(
+    ("target", "mesh", "axes", "links"),
+    [
+        ("v4:4x4x16", "x=64, y=4", "x", 2),  # 1DAllGatherOnMajorDimImbalanced, over two sides of the torus
+        ("v4:4x4x16", "x=64, y=4", "y", 2),  # 1DAllGatherOnMajorDim
+        ("v5p:4x4x8", "x=4, y=4, z=8", "xy", 2),  # 1DAllGatherOnMajorDimImbalanced
+        ("v5p:2x2x2", "x=2, y=2, z=2", "xyz", 3),  # 3DAllGatherOnMajorDim: each side has one link
+        ("v6e:2x2", "x=2, y=2", "xy", 2),  # 2DAllGatherOnMajorDim
+        ("v7x:2x4x4", "x=2, y=2, z=16", "xz", 1),  # sparse cores, a ring of either way, which two cores share
+    ],
+)
+def test_a_gather_goes_round_one_ring_as_compilers_say(target, mesh, axes, links):
+    """What compiled texts of these slices state; no more than these links carry a gather, whatever its axes have."""
+    costs, whole = costs_on(target, mesh), 256 * MIB
+    parts = costs.mesh.extent(tuple(axes))
+    seconds = costs.collective("all-gather", tuple(axes), whole / parts, whole, WHOLE)
+    each = costs.hardware.links.bytes_per_s.value
+    assert seconds == pytest.approx(whole * (parts - 1) / parts / (links * each), rel=1e-3)

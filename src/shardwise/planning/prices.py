@@ -101,23 +101,30 @@ class Costs:
         return price
 
     def routes_of(self, kind: str, axes: Axes) -> Routes | None:
-        """What the mesh's axes have of a torus's links for a collective.
+        """What the mesh's axes have of a torus's links for a collective, as TPU compilers carry it out.
 
-        TPU compilers send a gather round one ring, however many sides of a torus its axes have (the text says
-        `1DAllGather`); only where each of these has two chips, and over the whole of a slice whose chips have two cores,
-        along all sides at once. What arrives at one core is handed to the other, where a group holds both and is one axis,
-        or all. Read off compiled texts of random contractions (`python -m benchmarks.estimates`).
+        A gather goes round one ring, however many sides of the torus its axes have (the text says `1DAllGather`); along all
+        sides at once only where each has two chips, and over the whole of a slice whose chips have two cores. What arrives
+        at one core is handed to the other, where a group holds both and is one axis, or all. A sum over a part of the slice
+        goes round one ring too (`StrategyRing`), where chips have one core. Read off compiled texts of random contractions
+        (`python -m benchmarks.estimates`).
         """
-        links = self.hardware.links
-        if kind != "all-gather" or self.hardware.compiler is None or not isinstance(links, Torus):
+        links, cores = self.hardware.links, self.hardware.devices_per_chip
+        if self.hardware.compiler is None or not isinstance(links, Torus):
             return self.routes
-        table = self.routes or torus_routes(links, self.mesh, self.hardware.devices_per_chip)
-        moving = [axis for axis in axes if axis in table]
         whole = self.mesh.extent(axes) == (self.devices or self.mesh.size)
-        wide = whole if self.hardware.devices_per_chip > 1 else all(table[axis].hops <= 1 for axis in moving)
-        rings = len(moving) if wide else 1
-        both = math.prod(table[axis].cores for axis in moving) > 1
-        return ringed(table, axes, self.hardware, RING * max(1, rings), both and (whole or len(moving) == 1))
+        table = self.routes or torus_routes(links, self.mesh, cores)
+        moving = [axis for axis in axes if axis in table]
+        match kind:
+            case "all-gather":
+                wide = whole if cores > 1 else all(table[axis].hops <= 1 for axis in moving)
+                both = math.prod(table[axis].cores for axis in moving) > 1
+                rings = max(1, len(moving)) if wide else 1
+                return ringed(table, axes, self.hardware, RING * rings, both and (whole or len(moving) == 1))
+            case "reduce-scatter" | "all-reduce" if not whole and cores == 1:
+                return ringed(table, axes, self.hardware, RING)
+            case _:
+                return self.routes
 
     def is_summed(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
         """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
