@@ -24,7 +24,7 @@ from shardwise import writing
 from shardwise.compiled import compiling
 from shardwise.compiled.facts import MemoryUse
 from shardwise.compiled.targets import apart
-from shardwise.compiled.targets.programs import Made, Program, _parsed
+from shardwise.compiled.targets.programs import Made, Program, parsed
 from shardwise.evidence import versions
 
 KEPT = Path(__file__).parent / "golden" / "kept"
@@ -52,6 +52,6 @@ def compile_or_take(program: Program, topology: Any, grid: Any) -> Made:
 def named(program: Program, topology: Any, grid: Any) -> str:
     """The name of what a program is compiled to, whatever lines of source it came from."""
     flags = {name: value for name, value in os.environ.items() if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
-    module = _parsed(program.module).operation.get_asm(enable_debug_info=False)
+    module = parsed(program.module).operation.get_asm(enable_debug_info=False)
     said = (module, program.open_inputs, program.open_outputs, program.settings, str(topology), grid.axes)
     return hashlib.sha256(repr((said, flags, versions(str(topology)))).encode()).hexdigest()[:32]

@@ -295,8 +295,8 @@ def _arrives(step: CollectivePermute, before: Layout, mesh: Mesh) -> bool:
     splits = [
         (old, new) for (_, old), (_, new) in zip(before.dims, step.layout.dims, strict=True) if moved.issuperset((*old, *new))
     ]
-    summands = [((axis,), (axis,)) for axis in moved & before.unreduced]
-    same = (flat_index(there, old, mesh) == flat_index(here, new, mesh) for old, new in (*splits, *summands))
+    partial = [((axis,), (axis,)) for axis in moved & before.unreduced]
+    same = (flat_index(there, old, mesh) == flat_index(here, new, mesh) for old, new in (*splits, *partial))
     return all(np.all(each) for each in same)
 
 

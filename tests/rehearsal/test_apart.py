@@ -10,6 +10,7 @@ import textwrap
 
 import jax
 import jax.numpy as jnp
+import kept
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -157,3 +158,16 @@ def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_questio
 def test_signals_have_names():
     assert apart._ended(-signal.SIGSEGV) == "SIGSEGV"
     assert apart._ended(-99) == "signal 99"
+
+
+def test_a_kept_text_is_the_compilers_and_no_other_program_takes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "KEPT", tmp_path)
+    monkeypatch.setenv("KEEP", "1")
+    topology = Topology.parse("v5e:2x4")
+    made = kept.compile_or_take(program(), topology, GRID)
+    assert made == compile_apart(program(), topology, GRID)
+    with monkeypatch.context() as patched:
+        patched.setattr(apart, "compile_apart", None)
+        assert kept.compile_or_take(program(lambda a: a * 2), topology, GRID) == made  # from another line
+    assert kept.named(program(lambda a: a * 3), topology, GRID) != kept.named(program(), topology, GRID)
+    assert kept.named(program(), topology, GRID) != kept.named(program(), Topology.parse("v6e:2x4"), GRID)

@@ -27,15 +27,11 @@ from shardwise.planning.problem import Problem, problem
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import EinsumGather, GatherEinsum
 
+pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
+
 NAMES = ("ring", "bidirectional", "scatter", "rotate")
 TYPES = [AxisType.Explicit, AxisType.Auto]
 BLOCKS, DRAWN = 8, 8  # random equations: so many tests of so many
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_functions_go_when_these_tests_are_done():
-    yield
-    jax.clear_caches()
 
 
 @dataclass(frozen=True)

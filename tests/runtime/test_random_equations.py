@@ -25,6 +25,8 @@ from shardwise.planning.plan import Candidate, rank
 from shardwise.planning.problem import problem
 from shardwise.reference import run
 
+pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
+
 BLOCKS = 25
 # Equations of each kind in a block, so that 25 blocks run at least 1,000.
 EVEN, UNEVEN, GRADIENTS = 34, 7, 8
@@ -38,12 +40,6 @@ EXACT = {
     "int8": (3, 10**4),
 }
 DTYPES = ["float32"] * 8 + list(EXACT)[1:]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_functions_go_when_these_tests_are_done():
-    yield
-    jax.clear_caches()
 
 
 def drawn(random: Random, dtype: str = "float32", **options: Any) -> Case:

@@ -20,6 +20,7 @@ from benchmarks.equations import random_layout, random_mesh
 from shardwise.errors import ArrayError, MeshError
 from shardwise.runtime import statistics
 
+pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
 REDUCED = {"mean": sw.spmd.mean, "var": sw.spmd.var, "logsumexp": sw.spmd.logsumexp}
 MAPPED = {"normalize": sw.spmd.normalize, "softmax": sw.spmd.softmax}
 ALL = REDUCED | MAPPED
@@ -30,12 +31,6 @@ UNSHARDED = {
     "normalize": lambda x, axis: (x - x.mean(axis, keepdims=True)) / jnp.sqrt(x.var(axis, keepdims=True) + 1e-5),
     "softmax": jax.nn.softmax,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_functions_go_when_these_tests_are_done():
-    yield
-    jax.clear_caches()
 
 
 def by_numpy(x: np.ndarray, axis: int | tuple[int, ...] | None) -> dict[str, np.ndarray]:

@@ -24,11 +24,7 @@ from shardwise.program import Program
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
 
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_functions_go_when_these_tests_are_done():
-    yield
-    jax.clear_caches()
+pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
 
 
 @dataclass(frozen=True)

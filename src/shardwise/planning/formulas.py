@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.chips import Memory, Switch, Torus
-from shardwise.chips.links import Route, Routes, group_in_node, torus_routes
+from shardwise.chips.links import Route, Routes, group_in_node
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.errors import counted
 from shardwise.mesh import Mesh
@@ -127,7 +127,7 @@ def _collective(
     match links:
         case Torus():
             routes = costs.routes_of("all-reduce" if is_summed else kind(step), axes)
-            routes = routes or torus_routes(links, costs.mesh, costs.hardware.devices_per_chip)
+            assert routes is not None
             return _torus(step, links, [routes[axis] for axis in axes], costs, took, made)
         case Switch():
             return _switch(step, links, axes, costs, took, made)

@@ -101,7 +101,7 @@ class Costs:
         return price
 
     def routes_of(self, kind: str, axes: Axes) -> Routes | None:
-        """What the mesh's axes have of a torus's links for a collective, as TPU compilers carry it out.
+        """What the mesh's axes have of a torus's links for a collective, as TPU compilers carry it out; None without a torus.
 
         A gather goes round one ring, however many sides of the torus its axes have (the text says `1DAllGather`); along all
         sides at once only where each has two chips, and over the whole of a slice whose chips have two cores. What arrives
@@ -110,10 +110,12 @@ class Costs:
         (`python -m benchmarks.estimates`).
         """
         links, cores = self.hardware.links, self.hardware.devices_per_chip
-        if self.hardware.compiler is None or not isinstance(links, Torus):
-            return self.routes
-        whole = self.mesh.extent(axes) == (self.devices or self.mesh.size)
+        if not isinstance(links, Torus):
+            return None
         table = self.routes or torus_routes(links, self.mesh, cores)
+        if self.hardware.compiler is None:
+            return table
+        whole = self.mesh.extent(axes) == (self.devices or self.mesh.size)
         moving = [axis for axis in axes if axis in table]
         match kind:
             case "all-gather":
@@ -124,7 +126,7 @@ class Costs:
             case "reduce-scatter" | "all-reduce" if not whole and cores == 1:
                 return ringed(table, axes, self.hardware, RING)
             case _:
-                return self.routes
+                return table
 
     def is_summed(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
         """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.

@@ -101,11 +101,11 @@ def _compiled(program: Program, topology: Topology, mesh: jax.sharding.Mesh) -> 
     build = options.executable_build_options
     build.allow_spmd_sharding_propagation_to_parameters = list(program.open_inputs)
     build.allow_spmd_sharding_propagation_to_output = list(program.open_outputs)
-    module = _parsed(program.module)
+    module = parsed(program.module)
     return client.compile(module, executable_devices=DeviceList(tuple(devices.flat)), compile_options=options)
 
 
-def _parsed(module: bytes) -> Any:
+def parsed(module: bytes) -> Any:
     """A module read in a context that knows all dialects that JAX lowers to: that of a function which it has lowered."""
     other: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
     return type(other).parse(module, other.context)
