@@ -13,11 +13,12 @@ from typing import Any, assert_never
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from shardwise.layout import Axes, Layout
 from shardwise.program import Program, invarying_axes, unfused
 from shardwise.runtime import rings
+from shardwise.runtime.arrays import explicit_axes, part_over
 from shardwise.runtime.devices import AnyMesh, is_host
 from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.steps import (
@@ -98,17 +99,28 @@ def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Calla
     index = {dim: i for i, dim in enumerate(dict.fromkeys(dim for layout in layouts for dim in layout.names))}
     terms = [[index[dim] for dim in layout.names] for layout in layouts]
     out = [index[dim] for dim in program.result.names]
-    wanted = jax.sharding.NamedSharding(mesh, program.result.spec)
-    explicit = all(kind == AxisType.Explicit for kind in mesh.axis_types)
+    wanted, explicit = program.result, explicit_axes(mesh)
     how: dict[str, Any] = {"precision": arithmetic.precision, "preferred_element_type": arithmetic.preferred_element_type}
-    how |= {"out_sharding": wanted} if explicit else {}
 
-    def function(*arrays: Any) -> Any:
+    def product(*arrays: Any, **options: Any) -> Any:
         given: list[Any] = [x for pair in zip(arrays, terms, strict=True) for x in pair]
-        made = jnp.einsum(*given, out, **how)
-        return made if explicit else lax.with_sharding_constraint(made, wanted)
+        return jnp.einsum(*given, out, **how, **options)
 
-    return function
+    def constrained(*arrays: Any) -> Any:
+        within = jax.sharding.get_abstract_mesh() if explicit else mesh
+        return lax.with_sharding_constraint(product(*arrays), jax.sharding.NamedSharding(within, wanted.spec))
+
+    def typed(*arrays: Any) -> Any:
+        sharding = jax.sharding.NamedSharding(mesh, wanted.spec)
+        # With nothing to sum, jnp.einsum leaves the layout as it was, whatever it is told.
+        return jax.sharding.reshard(product(*arrays, out_sharding=sharding), sharding)
+
+    if not explicit:
+        return constrained
+    if len(explicit) == len(mesh.axis_names):
+        return typed
+    said = jax.sharding.NamedSharding(mesh, part_over(wanted, explicit).spec)
+    return jax.sharding.auto_axes(constrained, axes=tuple(explicit), out_sharding=said)
 
 
 def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) -> Callable[..., Any]:
