@@ -60,7 +60,7 @@ class Ring:
         if kind == "spread":
             return rings._spread(self.n, self.way, self.chunks, self.product, self.laid)
         if kind == "gather":
-            return rings._gather(self.n, self.way, self.chunks, self.product, joined=False)
+            return rings._gather(self.n, self.way, self.chunks, self.product, both=None)
         return rings._scatter(self.n, self.way, self.chunks, self.product)
 
     def simulated(self, kind: str) -> RingTime:

@@ -20,7 +20,7 @@ from shardwise.mesh import Mesh
 from shardwise.planning.fuse import names_of
 from shardwise.program import Program
 from shardwise.runtime.code import source
-from shardwise.runtime.lower import leaves_replicated
+from shardwise.runtime.lower import leaves_replicated, lower
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter
 
 # Every one can be gathered for, one way and both, or be turned to where it is scattered; one can rotate, too.
@@ -120,6 +120,22 @@ def test_chunks_that_do_and_do_not_divide_a_block(equation, step, way, chunks, n
     inputs = tuple((operand.name, operand.layout) for operand in sw.parse(equation).operands)
     program = Program(Mesh.parse(f"x={n}"), inputs, (step(way, chunks),), "C")
     assert_is_einsum(equation, program, size=5 * n)
+
+
+@pytest.mark.parametrize(("columns", "products"), [(64, 3), (2, 4)])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_what_arrives_from_both_sides_is_one_product_where_its_cuts_are_smaller_than_the_sum(columns, products, chunks):
+    """In what is run and in the source alike; of four blocks two arrive together."""
+    mesh = sw.make_mesh("x=4")
+    multiply, inputs = Einsum(("A", "W"), "C", ("B", "F")), (("A", sw.Layout.parse("B_x, D")), ("W", sw.Layout.parse("D_x, F")))
+    step = GatherEinsum(AllGather("W", "D", ("x",)), multiply, "bidirectional", chunks)
+    program = Program(Mesh.parse("x=4"), inputs, (step,), "C")
+    arrays = [np.arange(8 * 32, dtype=np.float32).reshape(8, 32) % 7, np.ones((32, columns), np.float32)]
+    coded, placed, _ = executed(source(program, ""), program, arrays)
+    for function in (coded, jax.jit(lower(program, mesh))):
+        np.testing.assert_array_equal(function(*placed), arrays[0] @ arrays[1])
+        text = function.lower(*placed).as_text()
+        assert text.count("stablehlo.dot_general") == 1 + chunks * (products - 1)
 
 
 @pytest.mark.parametrize("axes", [("x", "y"), ("y", "x")])

@@ -74,7 +74,7 @@ class Compiler:
 
     - Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and how
       much more a product costs that takes in a sum from a neighbour.
-    - Of arrays that are copied: bytes a second, and how large a gathered one may be that leaves the chip at the speed of its
+    - Of arrays that are copied: bytes a second, whole or cut out in parts for a product, and how large a gathered one may be that leaves the chip at the speed of its
       memory; what the smallest slice takes.
     - Of all-to-alls: bytes a second that are laid out anew before and after, in whole tiles of the memory or not, and how
       often one is copied that ends a program.
@@ -88,6 +88,7 @@ class Compiler:
     start_seconds: Figure
     sum_seconds: Figure
     copied_bytes_per_s: Figure
+    cut_bytes_per_s: Figure
     kept_bytes: Figure
     laid_bytes_per_s: Figure
     ragged_bytes_per_s: Figure

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from shardwise.chips import Memory
 from shardwise.layout import Layout
+from shardwise.planning.paths import is_one_product
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
 from shardwise.planning.rings import RingTime, Traffic, gather_time, scatter_time, spread_time
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
@@ -23,14 +24,19 @@ class _Product:
     operands: tuple[tuple[frozenset[str], float], ...]
     out: tuple[frozenset[str], float]
 
-    def seconds(self, costs: Costs, dim: str, share: float, adds: bool) -> float:
+    def seconds(self, costs: Costs, dim: str, share: float, adds: bool, is_next: bool = True) -> float:
         """Seconds of the part of the product that one share of `dim` takes; `adds` where it is added to a sum."""
 
         def moved(array: tuple[frozenset[str], float]) -> float:
             return array[1] * (share if dim in array[0] else 1.0)
 
-        read = sum(map(moved, self.operands)) + (moved(self.out) if adds else 0.0)
-        return costs.einsum(self.flops * share, read, moved(self.out))
+        read, made = sum(map(moved, self.operands)), moved(self.out)
+        added = made if adds and not costs.holds(made) else 0.0
+        return costs.einsum(self.flops * share, read + added, made, is_next)
+
+    def cut_bytes(self, dim: str, share: float, gathered: int) -> float:
+        """Bytes of what one share of `dim` meets in the other operands than the one that is gathered along it."""
+        return sum(bytes_ * share for place, (dims, bytes_) in enumerate(self.operands) if place != gathered and dim in dims)
 
 
 def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], live: float) -> StepCost:
@@ -41,11 +47,17 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             product = _product(einsum, costs, sizes, {**before, gather.array: _gathered(before[gather.array], gather)})
             block = _bytes(before[gather.array], sizes, costs)
             adds = gather.dim not in einsum.dims
+            which = einsum.operands.index(gather.array)
 
             def multiply(share: float) -> float:
                 return product.seconds(costs, gather.dim, share / n, adds)
 
-            simulate = functools.partial(gather_time, n, way, chunks, joined=adds)
+            def multiply_both(share: float) -> float:
+                return multiply(share) + costs.cut(product.cut_bytes(gather.dim, share / n, which))
+
+            cut = product.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
+            joined = adds and is_one_product(cut, product.out[1] / costs.product_bytes)
+            simulate = functools.partial(gather_time, n, way, chunks, both=multiply_both if joined else None)
             time = _timed(simulate, costs, n, way, gather.axes, block, product.flops / n, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
         case EinsumScatter(einsum, scatter, way, chunks):
@@ -65,7 +77,7 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             block = product.out[1]
 
             def multiply(share: float) -> float:  # cut where the least is read again
-                return min(product.seconds(costs, dim, share, adds=False) for dim in einsum.dims)
+                return min(product.seconds(costs, dim, share, adds=False, is_next=False) for dim in einsum.dims)
 
             simulate = functools.partial(spread_time, n, way, chunks, laid=lambda share: costs.copy(share * block))
             time = _timed(simulate, costs, n, way, gather.axes, block, product.flops, multiply)

@@ -85,6 +85,18 @@ def side_by_side(strands: Sequence[Strand]) -> list[list[int]]:
     return list(found.values())
 
 
+def is_one_product(cut: float, summed: float) -> bool:
+    """Whether what arrives from both sides is multiplied as one product, and added to the running sum at once.
+
+    No compiler takes two cuts of an array into one product's kernel: `cut` elements are copied first. Two products, one
+    after the other, read and write the `summed` elements of the sum once more.
+
+    >>> is_one_product(cut=2 * 8192 * 1024, summed=8192 * 4096), is_one_product(cut=2 * 8192 * 1024, summed=8192 * 512)
+    (True, False)
+    """
+    return cut < summed
+
+
 def neighbours(n: int, way: int) -> Pairs:
     """Who sends to whom when every position of a circle sends one place up (`way` = 1) or down (-1).
 

@@ -25,6 +25,7 @@ LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought
 LANES, SUBLANES = 128, 8  # a TPU's memory holds an array in tiles of so many elements of its last dimension, and rows of them
 AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
 STARTING = 3  # times as long as the rest of a product its start takes at most
+NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
 NARROW = 5  # tiles: blocks that are no wider and end within one are put together slowly
 
 
@@ -155,9 +156,7 @@ class Costs:
             case "all-to-all":
                 speed = compiler.ragged_bytes_per_s if is_ragged(blocks) else compiler.laid_bytes_per_s
                 laid = in_bytes * self.hardware.sharers(self.mesh) / speed.value
-                # Of a shard that the chip holds, and its blocks twice: before and after.
-                is_held = 4 * in_bytes <= compiler.kept_bytes.value
-                return laid if is_held or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
+                return laid if self.holds(in_bytes) or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
             case "all-gather" if summed:
                 return AMONG_ZEROS * self.copy(out_bytes)
             case "all-gather" if blocks.tiles == "narrow":
@@ -168,6 +167,11 @@ class Costs:
                 return self.copy(in_bytes)
             case _:
                 return 0.0
+
+    def holds(self, array_bytes: float) -> bool:
+        """Whether a chip keeps an array while it works on it, with what is made of it: no part of it passes main memory."""
+        compiler = self.hardware.compiler
+        return compiler is not None and 4 * array_bytes <= compiler.kept_bytes.value
 
     def copy(self, array_bytes: float) -> float:
         """Seconds to copy an array in memory."""
@@ -202,6 +206,11 @@ class Costs:
         """The FLOPs of products that a permute is left to hide behind, for each byte; those there are, by default."""
         return math.inf if self.hardware.compiler is None else self.hardware.compiler.cover_flops_per_byte.value
 
+    def cut(self, cut_bytes: float) -> float:
+        """Seconds to copy cuts of an array that one product needs together; nothing where no compiler is known."""
+        compiler = self.hardware.compiler
+        return 0.0 if compiler is None else cut_bytes * self.hardware.sharers(self.mesh) / compiler.cut_bytes_per_s.value
+
     def hop(self, axes: Axes) -> Hop:
         """One step of a ring over mesh axes."""
         return ring_hop(self.hardware, self.mesh, axes, self.routes)
@@ -213,11 +222,12 @@ class Costs:
             return max(self.copy(out_bytes) if minor else self._memory(out_bytes, out_bytes), compiler.slice_seconds.value)
         return self._launch() + self._memory(out_bytes, out_bytes)
 
-    def einsum(self, flops: float, in_bytes: float, out_bytes: float) -> float:
+    def einsum(self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False) -> float:
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth).
 
         Where the catalogue knows what a chip's compiler makes of products, of the peak only the share that large ones
-        reach, and no more results a second than leave the multipliers.
+        reach, and no more results a second than leave the multipliers. One that `is_next` in a row of like products starts
+        sooner on a chip that holds arrays: what it needs is fetched while the one before runs.
         """
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
         compiler = self.hardware.compiler
@@ -225,7 +235,7 @@ class Costs:
             leaving = compiler.results_per_s.value / self.hardware.sharers(self.mesh)
             arithmetic /= compiler.efficiency.value
             arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
-            arithmetic += start_seconds(compiler, arithmetic)
+            arithmetic += start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
         if isinstance(self.hardware.links, Memory):
             # The product is computed before its pages are first written: both are paid.
             return self._launch() + max(arithmetic, self._memory(in_bytes, 0.0)) + self._memory(0.0, out_bytes)

@@ -113,16 +113,16 @@ def _played(work: _Work, traffic: Traffic) -> RingTime:
 
 
 def gather_time(
-    n: int, way: Way, chunks: int, traffic: Traffic, product: Product, joined: bool = False
+    n: int, way: Way, chunks: int, traffic: Traffic, product: Product, both: Product | None = None
 ) -> RingTime:  # fmt: skip
-    """A ring that multiplies the blocks of a gathered operand as they arrive; what arrives from both sides `joined` or apart.
+    """A ring that multiplies the blocks of a gathered operand as they arrive; what arrives from both sides as one, if `both`.
 
     >>> traffic = Traffic(Hop(1e-9, 0.0, both_ways=True), block_bytes=1000)
     >>> one_way = gather_time(4, "ring", 1, traffic, lambda share: 2e-6 * share)
     >>> round(one_way.seconds * 1e6, 3), round(one_way.exposed_seconds * 1e6, 3)     # 4 products of 2 us hide hops of 1 us
     (8.0, 0.0)
     """
-    return _extrapolated(n, lambda devices: _played(_gather(devices, way, chunks, product, joined), traffic))
+    return _extrapolated(n, lambda devices: _played(_gather(devices, way, chunks, product, both), traffic))
 
 
 def scatter_time(n: int, way: Way, chunks: int, traffic: Traffic, product: Product) -> RingTime:
@@ -158,12 +158,12 @@ def _strands(n: int, way: Way, chunks: int) -> list[tuple[int, int, int]]:
     return [(strand.span[0], strand.way, strand.hops) for strand in gathering(n, way, chunks, width=chunks)]
 
 
-def _gather(n: int, way: Way, chunks: int, product: Product, joined: bool) -> _Work:
+def _gather(n: int, way: Way, chunks: int, product: Product, both: Product | None) -> _Work:
     share, strands, work = 1 / chunks, _strands(n, way, chunks), _Work()
     flying = [work.send(one_way, share) for _, one_way, _ in strands]
     work.do(product(1.0), 1.0)
-    seconds = {each: product(each) for each in (share, 2 * share)}
-    shares = {1: [share], 2: [2 * share] if joined else [share] * 2}
+    seconds = {share: product(share)} | ({2 * share: both(2 * share)} if both else {})
+    shares = {1: [share], 2: [2 * share] if both else [share] * 2}
     for hop in range(max((hops for *_, hops in strands), default=0)):
         for part in range(chunks):
             here = [k for k, (of, _, hops) in enumerate(strands) if of == part and hops > hop]

@@ -54,7 +54,12 @@ def gather_einsum(terms, block, *others, dim, axes, ways, chunks=1):
             result = lax.dynamic_update_slice_in_dim(result, product, start, axis=to)
         return result
 
-    def added(result, parts, starts):  # what comes from both sides is one product
+    def added(result, parts, starts):
+        cut = sum(x.size * len(parts) * size // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t)
+        if len(parts) > 1 and cut >= result.size:  # two cuts are copied into one product: rather one after the other
+            for part, start in zip(parts, starts, strict=True):
+                result = added(result, [part], [start])
+            return result
         arrays = others
         if result is not None:  # a product that waits for the sum takes the addition in
             result, parts, arrays = lax.optimization_barrier((result, parts, arrays))

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax import lax
 
-from shardwise.planning.paths import Span, Strand, gathering, side_by_side
+from shardwise.planning.paths import Span, Strand, gathering, is_one_product, side_by_side
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
 
@@ -101,7 +101,11 @@ class _Run:
         return before
 
     def added(self, before: Any, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> Any:
-        """A running sum: what arrived from both sides is one product, and is added in that product's kernel."""
+        """A running sum: a product is added in its own kernel, what arrived from both sides as one or one after the other."""
+        if len(parts) > 1 and not is_one_product(self.elements_cut(parts, span, wanted, others), before.size):
+            for part in parts:
+                before = self.added(before, [part], span, wanted, others)
+            return before
         if before is not None:  # a product that waits for the sum takes the addition in; what is cut after the wait, too
             before, arrays, others = lax.optimization_barrier((before, [part for part, _ in parts], others))
             parts = [(array, away) for array, (_, away) in zip(arrays, parts, strict=True)]
@@ -109,6 +113,12 @@ class _Run:
         whole = [self.joined(list(arrays), term) for arrays, term in zip(zip(*factors, strict=True), wanted.terms, strict=True)]
         new = product(whole, wanted, self.job.numbers, is_summand=True)
         return new if before is None else before + new
+
+    def elements_cut(self, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> int:
+        """How many elements of the other operands the parts are multiplied with."""
+        share, whole = len(parts) * (span[1] - span[0]), self.width * self.job.ring.n
+        cut = zip(others, wanted.terms[1:], strict=True)
+        return sum(other.size * share // whole for other, term in cut if self.job.dim in term)
 
     def joined(self, arrays: list[Any], term: Term) -> Any:
         if self.job.dim not in term or len(arrays) == 1:
