@@ -106,8 +106,10 @@ class _Run:
             for part in parts:
                 before = self.added(before, [part], span, wanted, others)
             return before
-        if before is not None:  # a product that waits for the sum takes the addition in; what is cut after the wait, too
-            before, arrays, others = lax.optimization_barrier((before, [part for part, _ in parts], others))
+        if before is not None:  # a product that waits for the sum takes the addition in
+            before, arrays, waiting = lax.optimization_barrier((before, [part for part, _ in parts], others))
+            if len(parts) > 1:  # two cuts after the wait, too; whoever else waits may be laid out anew for each product
+                others = waiting
             parts = [(array, away) for array, (_, away) in zip(arrays, parts, strict=True)]
         factors = [[part, *self.cut(others, wanted, away, span)[1]] for part, away in parts]
         whole = [self.joined(list(arrays), term) for arrays, term in zip(zip(*factors, strict=True), wanted.terms, strict=True)]

@@ -93,7 +93,9 @@ class _Run:
         job, operands = self.job, self.operands
         total: Any = None
         if arrived is not None:  # a product that waits for the sum takes the addition in
-            arrived, operands, _ = lax.optimization_barrier((arrived, operands, last))
+            least = [min(range(len(arrays)), key=lambda k: arrays[k].size) for arrays in operands]
+            arrived, small, _ = lax.optimization_barrier((arrived, [a[k] for a, k in zip(operands, least)], last))
+            operands = [[*a[:k], each, *a[k + 1 :]] for a, k, each in zip(operands, least, small)]
         for wanted, arrays in zip(job.products, operands, strict=True):
             cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
             new = product(cuts, wanted, job.numbers, is_summand=True)
