@@ -74,8 +74,8 @@ class Compiler:
 
     - Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and how
       much more a product costs that takes in a sum from a neighbour.
-    - Of arrays that are copied: bytes a second, whole or cut out in parts for a product, and how large a gathered one may be that leaves the chip at the speed of its
-      memory; what the smallest slice takes.
+    - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product; how large a gathered one may be
+      that leaves the chip at the speed of its memory; what the smallest slice takes.
     - Of all-to-alls: bytes a second that are laid out anew before and after, in whole tiles of the memory or not, and how
       often one is copied that ends a program.
     - Of other collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for

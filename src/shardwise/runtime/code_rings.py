@@ -55,14 +55,17 @@ def gather_einsum(terms, block, *others, dim, axes, ways, chunks=1):
         return result
 
     def added(result, parts, starts):
-        cut = sum(x.size * len(parts) * size // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t)
+        cut = sum(
+            x.size * len(parts) * size // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t
+        )
         if len(parts) > 1 and cut >= result.size:  # two cuts are copied into one product: rather one after the other
             for part, start in zip(parts, starts, strict=True):
                 result = added(result, [part], [start])
             return result
         arrays = others
         if result is not None:  # a product that waits for the sum takes the addition in
-            result, parts, arrays = lax.optimization_barrier((result, parts, arrays))
+            result, parts, waiting = lax.optimization_barrier((result, parts, others))
+            arrays = waiting if len(parts) > 1 else others  # what waits, a compiler may lay out anew for each product
         columns = zip(*(factors(part, start, arrays) for part, start in zip(parts, starts, strict=True)), strict=True)
         pairs = zip(columns, [term, *other_terms], strict=True)
         product = jnp.einsum(terms, *(jnp.concatenate(xs, t.index(dim)) if dim in t else xs[0] for xs, t in pairs))
@@ -107,6 +110,7 @@ def einsum_scatter(terms, *operands, dim, axes, ways, chunks=1):
     size = -(-width // (chunks * len(ways)))
     parts = [(begin, min(size, width - begin), ways[k % len(ways)]) for k, begin in enumerate(range(0, width, size))]
     sums, last = {}, None
+    least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
     for hop in range(1, n + 1):
         for begin, rows, way in parts:
             start = (place - way * hop) % n * width + begin
@@ -115,8 +119,8 @@ def einsum_scatter(terms, *operands, dim, axes, ways, chunks=1):
                 continue
             arrived = shift(sums[begin], axes, way)
             # One product after the other, each when its sum is here: else the compiler multiplies everything first.
-            arrived, operands, last = lax.optimization_barrier((arrived, operands, last))
-            last = sums[begin] = product(operands, start, rows) + arrived
+            arrived, small, last = lax.optimization_barrier((arrived, operands[least], last))
+            last = sums[begin] = product([*operands[:least], small, *operands[least + 1 :]], start, rows) + arrived
     if len(parts) == 1:
         return sums[0]
     at = out.index(dim)
@@ -145,12 +149,13 @@ def einsum_gather(terms, *operands, dim, axes, ways, chunks=1):
     begins = list(range(0, width, size))
     hops = {1: n // 2, -1: (n - 1) // 2} if len(ways) == 2 else {ways[0]: n - 1}
     flying, result = {}, None
+    least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
     for tick in range(len(begins) + max(hops.values())):
         part = None
         if tick < len(begins):  # this device's next chunk, when all before has been written
-            operands, result = lax.optimization_barrier((operands, result))
+            small, result = lax.optimization_barrier((operands[least], result))
             begin, rows = begins[tick], min(size, width - begins[tick])
-            pairs = zip(operands, inputs.split(","), strict=True)
+            pairs = zip([*operands[:least], small, *operands[least + 1 :]], inputs.split(","), strict=True)
             cut = [lax.slice_in_dim(x, begin, begin + rows, axis=t.index(dim)) if dim in t else x for x, t in pairs]
             part = jnp.einsum(terms, *cut)
         for number, begin in enumerate(begins[:tick]):

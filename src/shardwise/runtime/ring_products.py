@@ -57,6 +57,18 @@ def product(arrays: Sequence[Any], wanted: Product, numbers: Numbers, *, is_summ
     return jnp.einsum(*pairs, [names[dim] for dim in wanted.out], precision=numbers.precision, preferred_element_type=dtype)
 
 
+def held_back(operands: Operands, *events: Any) -> tuple[Operands, *tuple[Any, ...]]:
+    """Operands for products that are made when the events are there, and those.
+
+    Of each product the smallest operand waits. Whatever waits, a compiler that wants it in another layout copies anew for
+    every product; the rest it copies once.
+    """
+    least = [min(range(len(arrays)), key=lambda k: arrays[k].size) for arrays in operands]
+    waiting, *events = lax.optimization_barrier(([arrays[k] for arrays, k in zip(operands, least, strict=True)], *events))
+    held = [[*arrays[:k], each, *arrays[k + 1 :]] for arrays, k, each in zip(operands, least, waiting, strict=True)]
+    return held, *events
+
+
 def all_extents(operands: Operands, products: Sequence[Product]) -> dict[Any, int]:
     """The size of every dimension of some products on this device."""
     pairs = (

@@ -10,7 +10,18 @@ from jax import lax
 
 from shardwise.planning.paths import Span, scattering
 from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.runtime.ring_products import Numbers, Operands, Product, Term, all_extents, cut, laid, least_read_again, product
+from shardwise.runtime.ring_products import (
+    Numbers,
+    Operands,
+    Product,
+    Term,
+    all_extents,
+    cut,
+    held_back,
+    laid,
+    least_read_again,
+    product,
+)
 
 ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
 
@@ -93,9 +104,7 @@ class _Run:
         job, operands = self.job, self.operands
         total: Any = None
         if arrived is not None:  # a product that waits for the sum takes the addition in
-            least = [min(range(len(arrays)), key=lambda k: arrays[k].size) for arrays in operands]
-            arrived, small, _ = lax.optimization_barrier((arrived, [a[k] for a, k in zip(operands, least)], last))
-            operands = [[*a[:k], each, *a[k + 1 :]] for a, k, each in zip(operands, least, small)]
+            operands, arrived, _ = held_back(operands, arrived, last)
         for wanted, arrays in zip(job.products, operands, strict=True):
             cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
             new = product(cuts, wanted, job.numbers, is_summand=True)

@@ -17,6 +17,7 @@ from shardwise.runtime.ring_products import (
     Product,
     all_extents,
     as_varying,
+    held_back,
     least_read_again,
     product,
     varying_axes,
@@ -75,7 +76,7 @@ class _Run:
     def made(self, operands: Operands, state: State, span: Span) -> Any:
         """This device's products for a part of its block, when all that came before has been laid."""
         if state[1] is not None:
-            operands = lax.optimization_barrier((operands, state[1]))[0]
+            operands, _ = held_back(operands, state[1])
         total: Any = None
         for wanted, arrays in zip(self.job.products, operands, strict=True):
             pairs = zip(arrays, wanted.terms, strict=True)
