@@ -64,9 +64,9 @@ def held_back(operands: Operands, *events: Any) -> tuple[Operands, *tuple[Any, .
     every product; the rest it copies once.
     """
     least = [min(range(len(arrays)), key=lambda k: arrays[k].size) for arrays in operands]
-    waiting, *events = lax.optimization_barrier(([arrays[k] for arrays, k in zip(operands, least, strict=True)], *events))
+    waiting, *past = lax.optimization_barrier(([arrays[k] for arrays, k in zip(operands, least, strict=True)], *events))
     held = [[*arrays[:k], each, *arrays[k + 1 :]] for arrays, k, each in zip(operands, least, waiting, strict=True)]
-    return held, *events
+    return held, *past
 
 
 def all_extents(operands: Operands, products: Sequence[Product]) -> dict[Any, int]:
