@@ -72,8 +72,7 @@ class Memory:
 class Compiler:
     """What a chip's own compiler makes of programs.
 
-    - Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and how
-      much more a product costs that takes in a sum from a neighbour.
+    - Of local products: the share of the peak that large ones reach, how fast results leave, and what the start costs.
     - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product; how large a gathered one may be
       that leaves the chip at the speed of its memory; what the smallest slice takes.
     - Of all-to-alls: bytes a second that are laid out anew before and after, in whole tiles of the memory or not, and how
@@ -86,7 +85,6 @@ class Compiler:
     efficiency: Figure
     results_per_s: Figure
     start_seconds: Figure
-    sum_seconds: Figure
     copied_bytes_per_s: Figure
     cut_bytes_per_s: Figure
     kept_bytes: Figure

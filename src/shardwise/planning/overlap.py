@@ -66,7 +66,7 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             block = product.out[1] / n
 
             def multiply(share: float) -> float:
-                return product.seconds(costs, scatter.dim, share / n, adds=True) + costs.sum_seconds
+                return product.seconds(costs, scatter.dim, share / n, adds=True)
 
             simulate = functools.partial(scatter_time, n, way, chunks)
             time = _timed(simulate, costs, n, way, scatter.axes, block, product.flops / n, multiply)

@@ -197,11 +197,6 @@ class Costs:
         return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
 
     @property
-    def sum_seconds(self) -> float:
-        """What a product takes more that adds what has arrived from a neighbour."""
-        return 0.0 if self.hardware.compiler is None else self.hardware.compiler.sum_seconds.value
-
-    @property
     def cover(self) -> float:
         """The FLOPs of products that a permute is left to hide behind, for each byte; those there are, by default."""
         return math.inf if self.hardware.compiler is None else self.hardware.compiler.cover_flops_per_byte.value
