@@ -3,7 +3,7 @@
 What a compiler makes depends on the program, its target and the compiler's version, and nothing else: together they name a
 file of tests/golden/kept. Where there is none, the compiler is asked; with KEEP=1 in the environment the answer is kept:
 
-    KEEP=1 make test ARGS=tests/rehearsal
+    KEEP=1 make test ARGS="tests/rehearsal tests/docs"
 
 Lines of source stand in a text as they were when it was made: tests that ask for these compile.
 """
@@ -34,6 +34,11 @@ KEPT = Path(__file__).parent / "golden" / "kept"
 def kept_texts(monkeypatch):
     """Rehearsals in a test take kept texts."""
     monkeypatch.setattr(compiling, "compile_once", compile_or_take)
+
+
+def take_kept_texts() -> None:
+    """From now on rehearsals of this process take kept texts."""
+    compiling.compile_once = compile_or_take
 
 
 def compile_or_take(program: Program, topology: Any, grid: Any) -> Made:

@@ -22,6 +22,12 @@ DOCS = ROOT / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
 # What a guide's cells compile with, which a machine may lack: its cells are not run there, and the rest of the site is built.
 NEEDS = {"audit": ["tpu"], "collective_matmul": ["tpu"], "four_ways": ["tpu"], "rehearsing": ["tpu", "gpu"]}
+# What each kernel runs before a guide's first cell: rehearsals take kept texts, as those of other tests do.
+STARTUP = f"""import sys
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import kept
+kept.take_kept_texts()
+"""
 ROWS = [f"{part}{row}" for part, last in (("A", 7), ("B", 9), ("C", 10), ("D", 10)) for row in range(1, last + 1)]
 
 
@@ -35,8 +41,12 @@ def site(tmp_path_factory) -> Path:
     with (folder / "docs" / "conf.py").open("a", encoding="utf-8") as settings:
         settings.write(f"nb_execution_excludepatterns += {unrun}\n")
         settings.write(f"suppress_warnings += {['myst-nb.lexer'] if unrun else []}\n")  # it is known of cells that have run
+    startup = folder / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "kept.py").write_text(STARTUP, encoding="utf-8")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-b", "html", "docs", "html"]
-    done = subprocess.run(command, cwd=folder, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
+    settings = {"JAX_PLATFORMS": "cpu", "IPYTHONDIR": str(startup.parents[1])}
+    done = subprocess.run(command, cwd=folder, env=os.environ | settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return folder / "html"
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from jax.sharding import AxisType
 
 import shardwise as sw
-from benchmarks.equations import Case, grown, padded, random_arrays, random_case, uneven, whole
+from benchmarks.equations import Case, grown, padded, random_arrays, random_case, random_mesh, uneven, whole
 from shardwise.errors import LayoutError
 from shardwise.notation import Operand, parse
 from shardwise.planning.plan import Candidate, rank
@@ -27,9 +28,9 @@ from shardwise.reference import run
 
 pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
 
-BLOCKS = 25
-# Equations of each kind in a block, so that 25 blocks run at least 1,000.
-EVEN, UNEVEN, GRADIENTS = 34, 7, 8
+# Blocks of groups: a group's equations stand on one mesh, some called alone, the others in one jitted function, which is
+# compiled in half the time that it takes one by one. Of the others each block has so many; in all at least 1,000 run.
+BLOCKS, GROUPS, ALONE, TOGETHER, UNEVEN, GRADIENTS = 25, 4, 3, 6, 7, 8
 # Largest number drawn, and how many products may be summed: with those, no dtype rounds anything.
 EXACT = {
     "float32": (3, 10**4),
@@ -72,25 +73,51 @@ def laid_out(array: jax.Array, operand: Operand, case: Case) -> bool:
 # The ways in which a user may call.
 
 
-def by_einsum(case: Case, mesh: Any, arrays: list[Any], **options: Any) -> jax.Array:
+def by_einsum(case: Case, mesh: Any, arrays: Sequence[Any], **options: Any) -> jax.Array:
     return sw.einsum(str(case.equation), *arrays, mesh=mesh, hardware=case.hardware, **options)
 
 
-def by_einsum_in_jit(case: Case, mesh: Any, arrays: list[Any], **options: Any) -> jax.Array:
-    return jax.jit(lambda *traced: by_einsum(case, mesh, list(traced), **options))(*arrays)
-
-
-def by_plan(case: Case, mesh: Any, arrays: list[Any]) -> jax.Array:
+def by_plan(case: Case, mesh: Any, arrays: Sequence[Any]) -> jax.Array:
     plan = sw.plan(str(case.equation), sizes=case.sizes, mesh=mesh, hardware=case.hardware, dtype=str(arrays[0].dtype))
     return plan.function(mesh)(*arrays)
 
 
-def by_mesh_in_force(case: Case, mesh: Any, arrays: list[Any], **options: Any) -> jax.Array:
+def by_mesh_in_force(case: Case, mesh: Any, arrays: Sequence[Any], **options: Any) -> jax.Array:
     with jax.set_mesh(mesh):
         return sw.einsum(str(case.equation), *arrays, hardware=case.hardware, **options)
 
 
-WAYS: list[Callable[..., jax.Array]] = [by_einsum, by_einsum_in_jit, by_plan, by_mesh_in_force]
+@dataclass(frozen=True)
+class Call:
+    """An equation with its arrays, to be called in one of the ways."""
+
+    case: Case
+    dtype: str
+    mesh: jax.sharding.Mesh
+    arrays: list[np.ndarray]
+    way: Callable[..., jax.Array]
+
+    @classmethod
+    def drawn(cls, random: Random, mesh: jax.sharding.Mesh, ways: Sequence[Callable[..., jax.Array]]) -> Call:
+        dtype = random.choice(DTYPES)
+        case = drawn(random, dtype, mesh=sw.Mesh.parse(mesh))
+        way = random.choice([way for way in ways if way is not by_plan or dtype != "int8"])
+        return cls(case, dtype, mesh, given(random, case, dtype), way)
+
+    def __call__(self, arrays: Sequence[Any]) -> jax.Array:
+        options = {"preferred_element_type": jnp.int32} if self.dtype == "int8" else {}
+        return self.way(self.case, self.mesh, arrays, **options)
+
+    def __str__(self) -> str:
+        return f"{self.case}, {self.dtype}, {self.way.__name__}, {self.mesh.axis_types[0]}"
+
+    def check(self, got: jax.Array) -> None:
+        wanted = whole(self.case.equation, wide(self.arrays))
+        oracle = run(best(self.case, self.dtype).program, *wide(self.arrays))
+        assert np.array_equal(oracle, wanted), f"the oracle: {self}"
+        assert got.dtype == (jnp.int32 if self.dtype == "int8" else jnp.dtype(self.dtype)), self
+        assert np.array_equal(np.asarray(got).astype(wanted.dtype), wanted), f"JAX: {self}"
+        assert laid_out(got, self.case.equation.result, self.case), f"{self} lies as {got.sharding.spec}"
 
 
 def placed(random: Random, case: Case, mesh: Any, arrays: list[np.ndarray]) -> list[Any]:
@@ -102,29 +129,22 @@ def placed(random: Random, case: Case, mesh: Any, arrays: list[np.ndarray]) -> l
     ]
 
 
-def mesh_of(random: Random, case: Case) -> jax.sharding.Mesh:
-    return sw.make_mesh(case.mesh, axis_types=random.choice([AxisType.Explicit, AxisType.Auto]))
+def mesh_of(random: Random, mesh: sw.Mesh) -> jax.sharding.Mesh:
+    return sw.make_mesh(mesh, axis_types=random.choice([AxisType.Explicit, AxisType.Auto]))
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_equal_to_einsum(block: int):
-    for number in range(EVEN):
-        random = Random(f"even {block} {number}")
-        dtype = random.choice(DTYPES)
-        case, way = drawn(random, dtype), random.choice(WAYS)
-        arrays, mesh = given(random, case, dtype), mesh_of(random, case)
-        options = {}
-        if dtype == "int8":
-            way = by_einsum if way is by_plan else way
-            options = {"preferred_element_type": jnp.int32}
-        lying = on_mesh(case, mesh, arrays) if way is by_einsum_in_jit else placed(random, case, mesh, arrays)
-        said = f"{case}, {dtype}, {way.__name__}, {mesh.axis_types[0]}"
-        wanted = whole(case.equation, wide(arrays))
-        assert np.array_equal(run(best(case, dtype).program, *wide(arrays)), wanted), f"the oracle: {said}"
-        got = way(case, mesh, lying, **options)
-        assert got.dtype == (jnp.int32 if dtype == "int8" else jnp.dtype(dtype)), said
-        assert np.array_equal(np.asarray(got).astype(wanted.dtype), wanted), f"JAX: {said}"
-        assert laid_out(got, case.equation.result, case), f"{said} lies as {got.sharding.spec}"
+    for group in range(GROUPS):
+        random = Random(f"even {block} {group}")
+        mesh = mesh_of(random, random_mesh(random))
+        for _ in range(ALONE):
+            call = Call.drawn(random, mesh, [by_einsum, by_plan, by_mesh_in_force])
+            call.check(call(placed(random, call.case, mesh, call.arrays)))
+        calls = [Call.drawn(random, mesh, [by_einsum, by_plan]) for _ in range(TOGETHER)]
+        together = jax.jit(lambda given, calls=calls: [call(arrays) for call, arrays in zip(calls, given, strict=True)])
+        for call, got in zip(calls, together([on_mesh(call.case, mesh, call.arrays) for call in calls]), strict=True):
+            call.check(got)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -135,7 +155,7 @@ def test_sizes_that_do_not_divide_are_refused_by_name_or_padded(block: int):
         case = uneven(random, drawn(random, free=0.0))
         if case is None:
             continue
-        mesh, arrays = mesh_of(random, case), given(random, case, "float32")
+        mesh, arrays = mesh_of(random, case.mesh), given(random, case, "float32")
         with pytest.raises(LayoutError) as refused:
             by_einsum(case, mesh, arrays)
         assert any(f"dimension {dim} has size {size}" in str(refused.value) for dim, size in case.sizes.items()), case
@@ -155,13 +175,14 @@ def test_sizes_that_do_not_divide_are_refused_by_name_or_padded(block: int):
     raise AssertionError("too few uneven equations are drawn")
 
 
-# Derivatives.
+# Derivatives: each of a few equations on one mesh, compiled together.
 
 
-def differentiable(random: Random, **options: Any) -> tuple[Case, list[np.ndarray], Any]:
-    """An equation, whole numbers as its arrays, and a mesh."""
-    case = drawn(random, free=0.0, **options)
-    return case, given(random, case, "float32"), mesh_of(random, case)
+def differentiable(random: Random, count: int) -> tuple[Any, list[tuple[Case, list[np.ndarray]]]]:
+    """A mesh, and so many equations on it with whole numbers as their arrays."""
+    mesh = mesh_of(random, random_mesh(random))
+    cases = [drawn(random, free=0.0, mesh=sw.Mesh.parse(mesh)) for _ in range(count)]
+    return mesh, [(case, given(random, case, "float32")) for case in cases]
 
 
 def function_of(case: Case, mesh: Any) -> Callable[..., jax.Array]:
@@ -194,48 +215,69 @@ def weighted(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return lambda weight, *arrays: (function(*arrays) * weight).sum()
 
 
+def together(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Functions as one, of the arguments of each."""
+    return jax.jit(lambda given: [function(*each) for function, each in zip(functions, given, strict=True)])
+
+
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_gradients_equal_those_of_the_unsharded_function(block: int):
-    for number in range(GRADIENTS):
-        random = Random(f"gradient {block} {number}")
-        case, arrays, mesh = differentiable(random)
-        weight = weights(random, case)
-        lying = [sw.put(weight, case.equation.result.layout, mesh), *on_mesh(case, mesh, arrays)]
-        chosen = tuple(range(1, len(lying)))
-        got = jax.jit(jax.grad(weighted(function_of(case, mesh)), chosen))(*lying)
-        for at, (operand, one) in enumerate(zip(case.equation.operands, got, strict=True)):
-            wanted = gradient(case, weight, arrays, at)
-            assert np.array_equal(one, wanted), f"{case}, {mesh.axis_types[0]}: the gradient of {operand}"
+    for group in range(2):
+        random = Random(f"gradient {block} {group}")
+        mesh, drawn = differentiable(random, GRADIENTS // 2)
+        weighing = [weights(random, case) for case, _ in drawn]
+        functions = [
+            jax.grad(weighted(function_of(case, mesh)), tuple(range(1, 1 + len(arrays)))) for case, arrays in drawn
+        ]
+        lying = [
+            [sw.put(weight, case.equation.result.layout, mesh), *on_mesh(case, mesh, arrays)]
+            for weight, (case, arrays) in zip(weighing, drawn, strict=True)
+        ]
+        for (case, arrays), weight, got in zip(drawn, weighing, together(functions)(lying), strict=True):
+            for at, (operand, one) in enumerate(zip(case.equation.operands, got, strict=True)):
+                wanted = gradient(case, weight, arrays, at)
+                assert np.array_equal(one, wanted), f"{case}, {mesh.axis_types[0]}: the gradient of {operand}"
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(12))
 def test_derivatives_forward_equal_those_of_the_unsharded_function(block: int):
-    for number in range(12):
-        random = Random(f"forward {block} {number}")
-        case, arrays, mesh = differentiable(random)
-        tangents = given(random, case, "float32")
-        forward = jax.jit(functools.partial(jax.jvp, function_of(case, mesh)))
-        got = forward(tuple(on_mesh(case, mesh, arrays)), tuple(on_mesh(case, mesh, tangents)))
-        wanted = whole(case.equation, arrays), tangent(case, arrays, tangents)
-        for one, other in zip(got, wanted, strict=True):
+    random = Random(f"forward {block}")
+    mesh, drawn = differentiable(random, 4)
+    tangents = [given(random, case, "float32") for case, _ in drawn]
+    functions = [functools.partial(jax.jvp, function_of(case, mesh)) for case, _ in drawn]
+    lying = [
+        (tuple(on_mesh(case, mesh, arrays)), tuple(on_mesh(case, mesh, along)))
+        for (case, arrays), along in zip(drawn, tangents, strict=True)
+    ]
+    for (case, arrays), along, got in zip(drawn, tangents, together(functions)(lying), strict=True):
+        for one, other in zip(got, (whole(case.equation, arrays), tangent(case, arrays, along)), strict=True):
             assert np.array_equal(one, other), f"{case}, {mesh.axis_types[0]}"
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(12))
 def test_vmap_over_a_leading_dimension_equals_one_by_one(block: int):
-    for number in range(12):
-        random = Random(f"vmap {block} {number}")
-        case, _, mesh = differentiable(random)
-        stacks = [given(random, case, "float32") for _ in range(3)]
-        mapped = [random.random() < 0.7 for _ in stacks[0]]
+    random = Random(f"vmap {block}")
+    mesh, drawn = differentiable(random, 4)
+    stacks, chosen = [], []
+    for case, _ in drawn:
+        stacks.append([given(random, case, "float32") for _ in range(3)])
+        mapped = [random.random() < 0.7 for _ in case.equation.operands]
         mapped[random.randrange(len(mapped))] = True
-        arrays = [
+        chosen.append(mapped)
+    functions = [
+        jax.vmap(function_of(case, mesh), [0 if over else None for over in mapped])
+        for (case, _), mapped in zip(drawn, chosen, strict=True)
+    ]
+    lying = [
+        [
             sw.put(np.stack(each) if over else each[0], _led(operand.layout) if over else operand.layout, mesh)
-            for operand, over, *each in zip(case.equation.operands, mapped, *stacks, strict=True)
+            for operand, over, *each in zip(case.equation.operands, mapped, *stack, strict=True)
         ]
-        got = jax.jit(jax.vmap(function_of(case, mesh), [0 if over else None for over in mapped]))(*arrays)
-        for position, stack in enumerate(stacks):
-            one = [array if over else first for array, first, over in zip(stack, stacks[0], mapped, strict=True)]
+        for (case, _), mapped, stack in zip(drawn, chosen, stacks, strict=True)
+    ]
+    for (case, _), mapped, stack, got in zip(drawn, chosen, stacks, together(functions)(lying), strict=True):
+        for position, arrays in enumerate(stack):
+            one = [array if over else first for array, first, over in zip(arrays, stack[0], mapped, strict=True)]
             assert np.array_equal(got[position], whole(case.equation, one)), f"{case}, {mesh.axis_types[0]}, {mapped}"
 
 
@@ -269,5 +311,5 @@ def test_partial_sums_pass_from_one_equation_to_the_next(block: int):
 
 
 def test_enough_equations_are_run():
-    assert BLOCKS * (EVEN + UNEVEN) >= 1000
+    assert BLOCKS * (GROUPS * (ALONE + TOGETHER) + UNEVEN) >= 1000
     assert BLOCKS * GRADIENTS >= 200
