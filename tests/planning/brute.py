@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout
+from shardwise.mesh import Mesh
 from shardwise.planning.cost import step_blocks
 from shardwise.planning.prices import Blocks, Costs, einsum_flops
 from shardwise.planning.problem import Problem
@@ -49,6 +50,40 @@ State = tuple[Held, ...]
 Edge = tuple[int, float, float, Step]  # the state after, seconds, live bytes while it runs, the step
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def legal(name: str, layout: Layout, mesh: Mesh) -> list[tuple[Step, Layout]]:
+    """The steps on an array that `program.rule` accepts, and what each makes of its layout."""
+    found = []
+    for step in conceivable(name, layout, mesh):
+        try:
+            found.append((step, rule(step, {name: layout}, mesh)[name]))
+        except (ProgramError, LayoutError):
+            continue
+    return found
+
+
+def conceivable(name: str, layout: Layout, mesh: Mesh) -> Iterator[Step]:
+    """Steps on an array over every ordered choice of axes, legal or not; permutations by `relayout`."""
+    axes = [axis for axis, size in mesh.axes if size > 1]
+    for chosen in (each for count in range(1, len(axes) + 1) for each in itertools.permutations(axes, count)):
+        yield AllReduce(name, chosen)
+        for dim in layout.names:
+            yield AllGather(name, dim, chosen)
+            yield Slice(name, dim, chosen)
+            yield ReduceScatter(name, dim, chosen)
+            for other in layout.names:
+                yield AllToAll(name, dim, other, chosen)
+    extents = [mesh.extent(axes) for _, axes in layout.dims]
+    for order in itertools.permutations(layout.axes):
+        for cuts in itertools.product(range(len(order) + 1), repeat=max(0, len(extents) - 1)):
+            bounds = (0, *cuts, len(order))
+            if list(bounds) == sorted(bounds) and extents:
+                dims: list[Axes] = [order[a:b] for a, b in itertools.pairwise(bounds)]
+                arranged = Layout(tuple(zip(layout.names, dims, strict=True)), layout.unreduced)
+                if arranged != layout and [mesh.extent(axes) for axes in dims] == extents:
+                    yield relayout(name, layout, arranged, mesh)
+
+
 @dataclass
 class Brute:
     """All states that a problem's programs can reach, and all steps between them."""
@@ -60,7 +95,6 @@ class Brute:
 
     def __post_init__(self) -> None:
         self.costs = Costs(self.task.hardware, self.task.mesh, self.task.dtype, self.task.accumulated)
-        self.axes = tuple(name for name, size in self.task.mesh.axes if size > 1)
         self.alone: dict[Held, list[tuple[Held, float, float, Step]]] = {}
         self.bytes: dict[Held, float] = {}
         self.joined: dict[tuple[tuple[Held, ...], ...], tuple[Held, float, float, Step] | None] = {}
@@ -158,39 +192,13 @@ class Brute:
     def steps_of(self, held: Held) -> list[tuple[Held, float, float, Step]]:
         known = self.alone.get(held)
         if known is None:
-            name = self.name(held)
             known = self.alone[held] = []
-            for step in self.conceivable(name, held.layout):
-                try:
-                    layout = rule(step, {name: held.layout}, self.task.mesh)[name]
-                except (ProgramError, LayoutError):
-                    continue
+            for step, layout in legal(self.name(held), held.layout, self.task.mesh):
                 after = Held(held.operands, layout, False)
                 made = self.bytes_of(after)
                 if made:
                     known.append((after, self.seconds(step, held, after, made), made, step))
         return known
-
-    def conceivable(self, name: str, layout: Layout) -> Iterator[Step]:
-        """Steps on an array over every ordered choice of axes, legal or not; permutations by `relayout`."""
-        chosen = [axes for count in range(1, len(self.axes) + 1) for axes in itertools.permutations(self.axes, count)]
-        for axes in chosen:
-            yield AllReduce(name, axes)
-            for dim in layout.names:
-                yield AllGather(name, dim, axes)
-                yield Slice(name, dim, axes)
-                yield ReduceScatter(name, dim, axes)
-                for other in layout.names:
-                    yield AllToAll(name, dim, other, axes)
-        extents = [self.task.mesh.extent(axes) for _, axes in layout.dims]
-        for order in itertools.permutations(layout.axes):
-            for cuts in itertools.product(range(len(order) + 1), repeat=max(0, len(extents) - 1)):
-                bounds = (0, *cuts, len(order))
-                if list(bounds) == sorted(bounds) and extents:
-                    dims: list[Axes] = [order[a:b] for a, b in itertools.pairwise(bounds)]
-                    arranged = Layout(tuple(zip(layout.names, dims, strict=True)), layout.unreduced)
-                    if arranged != layout and [self.task.mesh.extent(axes) for axes in dims] == extents:
-                        yield relayout(name, layout, arranged, self.task.mesh)
 
     def seconds(self, step: Step, held: Held, after: Held, made: float) -> float:
         if isinstance(step, Slice):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import jax
 
 _BOUND = ("mesh", "axis_names")  # what such a function keeps of the first mesh that is in force when it is called
+_CHECKS = "_shmap_checks"  # what it calls to make these two of what it was given
 
 
 @contextmanager
@@ -30,27 +33,99 @@ def left_unbound() -> Iterator[None]:
     [ShapedArray(float32[8@x])]
     [ShapedArray(float32[8@x])]
     """
-    before = [(cell, cell.cell_contents) for cell in _cells()]
-    try:
+    made = _made()
+    if made is None:
         yield
-    finally:
-        for cell, contents in before:
-            cell.cell_contents = contents
+    elif _CHECKS in made.code.co_names:
+        with _WATCH.over(made.names) as taken:
+            try:
+                yield
+            finally:
+                if taken:
+                    _unbind(made, taken)
+    else:
+        before = [(cell, cell.cell_contents) for cells in _cells(made) for cell in cells]
+        try:
+            yield
+        finally:
+            for cell, contents in before:
+                cell.cell_contents = contents
 
 
-def _cells() -> Iterator[CellType]:
-    """The cells of all such functions that hold what they are bound to."""
-    code = _code()
-    if code is None:
-        return
-    for made in gc.get_referrers(code):
-        if isinstance(made, FunctionType) and made.__closure__:
-            yield from (cell for name, cell in zip(code.co_freevars, made.__closure__, strict=True) if name in _BOUND)
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What all functions of `jax.shard_map` share: their code, and the names that it reads."""
+
+    code: CodeType
+    names: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A function without a mesh was called: what it has taken as its mesh and axes, and the axes that it was given."""
+
+    mesh: Any
+    axes: Any
+    given: Any
+
+
+class _Watch:
+    """Lists what functions without a mesh take while anybody watches.
+
+    Looking for them among all objects takes as long as there are many: so that is done where one was called, and not otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.lists = threading.Lock(), list[list[_Taken]]()
+        self.checks: Callable[..., Any] | None = None
+
+    @contextmanager
+    def over(self, names: dict[str, Any]) -> Iterator[list[_Taken]]:
+        taken: list[_Taken] = []
+        with self.lock:
+            if not self.lists:
+                self.checks, names[_CHECKS] = names[_CHECKS], self
+            self.lists.append(taken)
+        try:
+            yield taken
+        finally:
+            with self.lock:
+                self.lists[:] = [each for each in self.lists if each is not taken]
+                if not self.lists:
+                    names[_CHECKS] = self.checks
+
+    def __call__(self, mesh: Any, axes: Any, *rest: Any) -> Any:
+        assert self.checks is not None
+        found = self.checks(mesh, axes, *rest)
+        if mesh is None:
+            for taken in self.lists:
+                taken.append(_Taken(*found, axes))
+        return found
+
+
+_WATCH = _Watch()
+
+
+def _unbind(made: _Made, taken: list[_Taken]) -> None:
+    """Give the functions that were called back what they had."""
+    for mesh, axes in _cells(made):
+        for each in taken:
+            if mesh.cell_contents is each.mesh and axes.cell_contents is each.axes:
+                mesh.cell_contents, axes.cell_contents = None, each.given
+                break
+
+
+def _cells(made: _Made) -> Iterator[list[CellType]]:
+    """Of every such function the cells that hold what it is bound to."""
+    for function in gc.get_referrers(made.code):
+        if isinstance(function, FunctionType) and function.__closure__:
+            cells = dict(zip(made.code.co_freevars, function.__closure__, strict=True))
+            yield [cells[name] for name in _BOUND]
 
 
 @functools.cache
-def _code() -> CodeType | None:
-    """The code that all functions of `jax.shard_map` share; None where JAX makes them in another way."""
+def _made() -> _Made | None:
+    """What the functions of `jax.shard_map` share; None where JAX makes them in another way."""
     within: list[Any] = [jax.shard_map(lambda: None, in_specs=(), out_specs=())]
     seen: set[int] = set()
     while within:
@@ -59,6 +134,6 @@ def _code() -> CodeType | None:
             continue
         seen.add(id(found))
         if set(_BOUND) <= set(found.__code__.co_freevars):
-            return found.__code__
+            return _Made(found.__code__, found.__globals__)
         within += [cell.cell_contents for cell in found.__closure__ or ()]
     return None

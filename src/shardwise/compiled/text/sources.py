@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -111,11 +112,13 @@ def _users(frames: Sequence[Frame]) -> list[str]:
     return found
 
 
+@functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
     """Whether a file is the user's own, neither a library's nor this package's."""
     return not _LIBRARY.search(file)
 
 
+@functools.lru_cache(maxsize=4096)
 def is_planners(file: str) -> bool:
     """Whether a file is this package's, which lowers plans."""
     return re.search(r"(^|[/\\])shardwise[/\\]", file) is not None and not is_users(file)
