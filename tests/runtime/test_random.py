@@ -65,10 +65,13 @@ def compiled_functions_go_when_these_tests_are_done():
 def compiled_as_for_users(request):
     """Equal bits of what compilers round are promised where LLVM optimizes as it does by default."""
     spec = getattr(request.node, "callspec", None)
-    kind = spec.params.get("kind", "normal") if spec else "normal"
-    jax.config.update("jax_disable_most_optimizations", kind not in ROUNDED)
+    compiled_for(spec.params.get("kind", "normal") if spec else "normal")
     yield
     jax.config.update("jax_disable_most_optimizations", True)
+
+
+def compiled_for(kind: str) -> None:
+    jax.config.update("jax_disable_most_optimizations", kind not in ROUNDED)
 
 
 def made(kind: str, layout: str, mesh, key=KEY, sizes=SIZES, **options):
@@ -121,6 +124,7 @@ def test_random_layouts_of_random_shapes_have_the_bits_of_one_device(random: Ran
     layout = random_layout(random, "IJK"[: random.randint(0, 3)], mesh.names)
     sizes = {dim: random.randint(1, 20) for dim in layout.names}
     kind = random.choice(list(KINDS))
+    compiled_for(kind)
     array = np.asarray(made(kind, layout, sw.make_mesh(mesh), sizes=sizes, pad=True))
 
     inside = tuple(slice(0, size) for size in sizes.values())

@@ -19,7 +19,7 @@ import pytest
 from jax.sharding import AxisType
 
 import shardwise as sw
-from benchmarks.equations import Case, grown, padded, random_arrays, random_case, random_mesh, uneven, whole
+from benchmarks.equations import Case, gradient, grown, padded, random_arrays, random_case, random_mesh, uneven, whole
 from shardwise.errors import LayoutError
 from shardwise.notation import Operand, parse
 from shardwise.planning.plan import Candidate, rank
@@ -189,14 +189,6 @@ def function_of(case: Case, mesh: Any) -> Callable[..., jax.Array]:
     return lambda *arrays: sw.einsum(str(case.equation), *arrays, mesh=mesh, hardware=case.hardware)
 
 
-def gradient(case: Case, weight: np.ndarray, arrays: list[np.ndarray], at: int) -> np.ndarray:
-    """Of the weighted sum of the result, by one operand: the einsum of the weights with the others."""
-    operand, others = case.equation.operands[at], [*case.equation.operands[:at], *case.equation.operands[at + 1 :]]
-    turned = dataclasses.replace(case.equation, operands=(case.equation.result, *others, operand), result=operand)
-    ones = np.ones_like(arrays[at])  # for a dimension that it alone sums
-    return whole(turned, [weight, *arrays[:at], *arrays[at + 1 :], ones])
-
-
 def tangent(case: Case, arrays: list[np.ndarray], tangents: list[np.ndarray]) -> np.ndarray:
     """Of the result: with each operand's tangent in its place, one after the other, added up."""
     return sum(whole(case.equation, [*arrays[:at], each, *arrays[at + 1 :]]) for at, each in enumerate(tangents))
@@ -226,16 +218,14 @@ def test_gradients_equal_those_of_the_unsharded_function(block: int):
         random = Random(f"gradient {block} {group}")
         mesh, drawn = differentiable(random, GRADIENTS // 2)
         weighing = [weights(random, case) for case, _ in drawn]
-        functions = [
-            jax.grad(weighted(function_of(case, mesh)), tuple(range(1, 1 + len(arrays)))) for case, arrays in drawn
-        ]
+        functions = [jax.grad(weighted(function_of(case, mesh)), tuple(range(1, 1 + len(arrays)))) for case, arrays in drawn]
         lying = [
             [sw.put(weight, case.equation.result.layout, mesh), *on_mesh(case, mesh, arrays)]
             for weight, (case, arrays) in zip(weighing, drawn, strict=True)
         ]
         for (case, arrays), weight, got in zip(drawn, weighing, together(functions)(lying), strict=True):
             for at, (operand, one) in enumerate(zip(case.equation.operands, got, strict=True)):
-                wanted = gradient(case, weight, arrays, at)
+                wanted = gradient(case.equation, weight, arrays, at)
                 assert np.array_equal(one, wanted), f"{case}, {mesh.axis_types[0]}: the gradient of {operand}"
 
 
