@@ -96,11 +96,11 @@ class _Watch:
 
     def __call__(self, mesh: Any, axes: Any, *rest: Any) -> Any:
         assert self.checks is not None
-        found = self.checks(mesh, axes, *rest)
+        mesh_taken, axes_taken = self.checks(mesh, axes, *rest)
         if mesh is None:
             for taken in self.lists:
-                taken.append(_Taken(*found, axes))
-        return found
+                taken.append(_Taken(mesh_taken, axes_taken, axes))
+        return mesh_taken, axes_taken
 
 
 _WATCH = _Watch()
