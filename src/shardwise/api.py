@@ -33,7 +33,7 @@ class Plan(Ranking):
         """The best program as plain JAX source that runs without Shardwise."""
         from shardwise.runtime.code import source
 
-        return source(self.best.program, str(self.task.equation))
+        return source(self.best.program, str(self.task.equation), sizes=self.task.sizes)
 
     def function(self, mesh: jax.sharding.Mesh, candidate: Candidate | None = None) -> Callable[..., jax.Array]:
         """The best program, or another candidate, as a function of arrays on a mesh: jitted and differentiable.

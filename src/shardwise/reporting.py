@@ -78,7 +78,7 @@ def report(plan: Ranking, audit: Audit | None = None) -> Report:
     if audit is not None:
         _check_audit(plan, audit)
     title = str(plan.task.equation)
-    told = sheet(plan, source(plan.best.program, title), audit)
+    told = sheet(plan, source(plan.best.program, title, sizes=plan.task.sizes), audit)
     return Report(one_line(title), report_page(told, __version__))
 
 

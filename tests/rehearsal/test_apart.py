@@ -135,10 +135,15 @@ def test_a_helper_that_takes_too_long_is_ended():
 )  # fmt: skip
 def test_a_helper_that_breaks_down_is_told_with_the_compilers_last_words(monkeypatch, code, said):
     monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", f"import os, sys; {code}"))
-    end_helper()
-    with pytest.raises(apart.BrokenDownError, match=said):
-        compile_apart(program(), "v5e:2x4", GRID)
-    assert not apart._kept
+    for waits in (False, True):  # for its end, before it is asked
+        end_helper()
+        if waits:
+            apart.start_helper()
+            apart._kept[0].process.poll = lambda: None  # it is taken for running
+            apart._kept[0].process.wait()
+        with pytest.raises(apart.BrokenDownError, match=said):
+            compile_apart(program(), "v5e:2x4", GRID)
+        assert not apart._kept
 
 
 def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_question(monkeypatch):

@@ -24,10 +24,11 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.paths import Grid, gathering, on_devices
 from shardwise.planning.plan import Candidate
 from shardwise.planning.problem import costs_of
 from shardwise.program import Program, relayout
+from shardwise.schedule.rings import Grid, on_devices
+from shardwise.schedule.strands import gathering
 from shardwise.steps import (
     AllGather,
     CollectivePermute,

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
-
-import jax
 
 from shardwise.chips.links import wire_bytes
 from shardwise.compiled.text.groups import axes_of_pairs
 from shardwise.errors import ShardwiseError
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
-from shardwise.planning.paths import Grid, Pairs, Span, gathering, neighbours, on_devices, scattering
 from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.program import Program
-from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.runtime.ring_products import Numbers, Product
-from shardwise.runtime.ring_scatter import Scatter
-from shardwise.runtime.ring_scatter import split_of as scattered_along
-from shardwise.runtime.ring_spread import Spread
-from shardwise.runtime.ring_spread import split_of as spread_along
+from shardwise.schedule.events import Pairs, Send, unrolled
+from shardwise.schedule.fused import scheduled
+from shardwise.schedule.rings import Grid, on_devices
 from shardwise.steps import (
     AllGather,
     AllReduce,
@@ -41,11 +34,10 @@ from shardwise.steps import (
     Slice,
     Step,
     kind,
+    moved_axes,
     product_of,
     touched,
 )
-
-Part = tuple[int, Span, int]  # of every block, what travels on its own: up or down, from where to where, how many hops
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +100,8 @@ class _Look:
                 yield self.planned(kind(step), step.axes, held, made, self.dtype(step.array))
             case CollectivePermute(array, axes, pairs, _):
                 yield from self.permute(pairs, axes, self.elements(self.before[array]), self.dtype(array))
-            case GatherEinsum(gather, _, way, chunks):
-                block = self.before[gather.array]
-                width = block.shard_shape(self.task.sizes, self.mesh)[block.names.index(gather.dim)]
-                strands = gathering(self.mesh.extent(gather.axes), way, chunks, width)
-                parts = [(each.way, each.span, each.hops) for each in strands]
-                yield from self.ring(gather.axes, parts, self.elements(block), width, self.dtype(gather.array))
-            case EinsumScatter(einsum, scatter, way, chunks):
-                yield from self.scattered(einsum, scatter, Schedule(way, chunks))
-            case EinsumGather(einsum, gather, way, chunks):
-                yield from self.spread(einsum, gather, Schedule(way, chunks))
+            case GatherEinsum() | EinsumScatter() | EinsumGather():
+                yield from self.ring(step)
             case RotateEinsum(gathers, einsum):
                 yield from self.rotated(gathers, einsum)
             case Slice() | Einsum():
@@ -127,26 +111,6 @@ class _Look:
             case _:
                 assert_never(step)
 
-    def scattered(self, einsum: Einsum, scatter: ReduceScatter, schedule: Schedule) -> Iterator[Planned]:
-        wanted, operands, sizes = self.local(einsum, scatter.dim)
-        n = self.mesh.extent(scatter.axes)
-        sizes[scatter.dim] //= n
-        job = Scatter(Ring(scatter.axes, n), scatter.dim, (wanted,), schedule, Numbers())
-        width = sizes[scattered_along(job, [operands], sizes)]
-        parts = [(way, span, n - 1) for way, span in scattering(schedule.way, schedule.chunks, width)]
-        block = math.prod(sizes[dim] for dim in einsum.dims)
-        yield from self.ring(scatter.axes, parts, block, width, self.dtype_of_products)
-
-    def spread(self, einsum: Einsum, gather: AllGather, schedule: Schedule) -> Iterator[Planned]:
-        wanted, operands, sizes = self.local(einsum, gather.dim)
-        n = self.mesh.extent(gather.axes)
-        job = Spread(Ring(gather.axes, n), gather.dim, (wanted,), schedule, Numbers())
-        width = sizes[spread_along(job, [operands])]
-        strands = gathering(n, schedule.way, schedule.chunks, width)
-        parts = [(each.way, each.span, each.hops) for each in strands]
-        block = math.prod(sizes[dim] for dim in einsum.dims)
-        yield from self.ring(gather.axes, parts, block, width, self.dtype_of_products)
-
     def rotated(self, gathers: tuple[AllGather, AllGather], einsum: Einsum) -> Iterator[Planned]:
         first, second = sorted(gathers, key=lambda gather: einsum.operands.index(gather.array))
         grid = Grid((self.mesh.extent(first.axes), self.mesh.extent(second.axes)))
@@ -155,11 +119,13 @@ class _Look:
             for pairs in grid.moves(k):
                 yield from self.permute(pairs, (*first.axes, *second.axes), elements, dtype)
 
-    def ring(self, axes: Axes, parts: Iterable[Part], block: int, width: int, dtype: str) -> Iterator[Planned]:
-        """The permutes of a ring: on every hop each strand sends its part of a block, which is cut along so many elements."""
-        for way, (start, stop), hops in parts:
-            for _ in range(hops):
-                yield from self.permute(neighbours(self.mesh.extent(axes), way), axes, block * (stop - start) // width, dtype)
+    def ring(self, step: GatherEinsum | EinsumScatter | EinsumGather) -> Iterator[Planned]:
+        """The sends of a ring's schedule."""
+        ring = scheduled(step, self.before, self.task.sizes, self.mesh)
+        dtype = self.dtype(step.gather.array) if isinstance(step, GatherEinsum) else self.dtype_of_products
+        for event in unrolled(ring.events):
+            if isinstance(event, Send):
+                yield from self.permute(event.pairs, moved_axes(step), ring.elements * event.part.width // ring.width, dtype)
 
     def permute(self, pairs: Pairs, axes: Axes, elements: int, dtype: str) -> Iterator[Planned]:
         """A permute, over the axes along which something moves; none where every device keeps what it has."""
@@ -172,17 +138,6 @@ class _Look:
         over = tuple(axis for axis, size in self.mesh.axes if axis in axes and size > 1)
         item = ITEM_BYTES[dtype]
         return Planned(name, over, held, dtype, float(wire_bytes(name, self.mesh, over, held * item, made * item)))
-
-    def local(self, einsum: Einsum, moved: str) -> tuple[Product, list[Any], dict[str, int]]:
-        """The product of the local shards, and their sizes; what one operand alone has is summed before (see `rings`)."""
-        layouts = [self.before[name] for name in einsum.operands]
-        shapes = [zip(layout.names, layout.shard_shape(self.task.sizes, self.mesh), strict=True) for layout in layouts]
-        sizes = {dim: size for shape in shapes for dim, size in shape}
-        counts = Counter(dim for layout in layouts for dim in layout.names)
-        kept = {moved, *einsum.dims, *(dim for dim, count in counts.items() if count > 1)}
-        terms = tuple(tuple(dim for dim in layout.names if dim in kept) for layout in layouts)
-        operands = [jax.ShapeDtypeStruct(tuple(sizes[dim] for dim in term), "float32") for term in terms]
-        return Product(terms, einsum.dims), operands, sizes
 
     @property
     def mesh(self) -> Mesh:

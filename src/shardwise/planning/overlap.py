@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from shardwise.chips import Memory
 from shardwise.layout import Layout
-from shardwise.planning.paths import is_one_product
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
-from shardwise.planning.rings import RingTime, Traffic, gather_time, scatter_time, spread_time
+from shardwise.schedule.events import Events
+from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
+from shardwise.schedule.rings import gather_matmul, matmul_gather, matmul_scatter
+from shardwise.schedule.strands import is_one_product
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
 
 
@@ -48,39 +49,40 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             block = _bytes(before[gather.array], sizes, costs)
             adds = gather.dim not in einsum.dims
             which = einsum.operands.index(gather.array)
-
-            def multiply(share: float) -> float:
-                return product.seconds(costs, gather.dim, share / n, adds)
-
-            def multiply_both(share: float) -> float:
-                return multiply(share) + costs.cut(product.cut_bytes(gather.dim, share / n, which))
-
             cut = product.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
             joined = adds and is_one_product(cut, product.out[1] / costs.product_bytes)
-            simulate = functools.partial(gather_time, n, way, chunks, both=multiply_both if joined else None)
-            time = _timed(simulate, costs, n, way, gather.axes, block, product.flops / n, multiply)
+
+            def multiply(share: float, parts: int = 1) -> float:
+                if parts > 1 and not joined:
+                    return parts * multiply(share / parts)
+                copied = costs.cut(product.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
+                return product.seconds(costs, gather.dim, share / n, adds) + copied
+
+            events = gather_matmul(n, way, chunks, chunks)
+            time = _played(events, chunks, costs, way, gather.axes, n, block, product.flops / n, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
             product = _product(einsum, costs, sizes, before)
             block = product.out[1] / n
 
-            def multiply(share: float) -> float:
+            def multiply(share: float, parts: int = 1) -> float:
                 return product.seconds(costs, scatter.dim, share / n, adds=True)
 
-            simulate = functools.partial(scatter_time, n, way, chunks)
-            time = _timed(simulate, costs, n, way, scatter.axes, block, product.flops / n, multiply)
+            events = matmul_scatter(n, way, chunks, 2 * chunks)
+            time = _played(events, 2 * chunks, costs, way, scatter.axes, n, block, product.flops / n, multiply)
             return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
         case EinsumGather(einsum, gather, way, chunks):
             n = costs.mesh.extent(gather.axes)
             product = _product(einsum, costs, sizes, before)
             block = product.out[1]
 
-            def multiply(share: float) -> float:  # cut where the least is read again
+            def multiply(share: float, parts: int = 1) -> float:  # cut where the least is read again
                 return min(product.seconds(costs, dim, share, adds=False, is_next=False) for dim in einsum.dims)
 
-            simulate = functools.partial(spread_time, n, way, chunks, laid=lambda share: costs.copy(share * block))
-            time = _timed(simulate, costs, n, way, gather.axes, block, product.flops, multiply)
+            events = matmul_gather(n, way, chunks, chunks)
+            written = lambda share: costs.copy(share * block)  # noqa: E731
+            time = _played(events, chunks, costs, way, gather.axes, n, block, product.flops, multiply, written)
             return _cost(time, product.flops, (n - 1) * block, live + 3 * block)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
@@ -108,10 +110,10 @@ def _rotated(
     return StepCost(turns * one + alone, product.flops, sent, live + 2 * sum(blocks.values()), moving, alone)
 
 
-def _timed(
-    simulate: Callable[..., RingTime], costs: Costs, n: int, way: str, axes: tuple[str, ...], block: float, flops: float,
-    multiply: Callable[[float], float],
-) -> tuple[RingTime, float]:  # fmt: skip
+def _played(
+    events: Events, width: int, costs: Costs, way: str, axes: tuple[str, ...], n: int, block: float, flops: float,
+    multiply: MatmulSeconds, written: Seconds | None = None,
+) -> tuple[Played, float]:  # fmt: skip
     """The ring's time, and how long its transfers take in all; devices that share one host's cores hide nothing.
 
     A block has so many bytes, and its product so many FLOPs.
@@ -119,13 +121,14 @@ def _timed(
     hop = costs.hop(axes)
     moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
     if isinstance(costs.hardware.links, Memory):
-        busy = simulate(traffic=Traffic(hop, 0.0), product=multiply).product_seconds
-        return RingTime(busy + moving, busy), moving
+        busy = play(events, width, Links(lambda share: 0.0), multiply, written).busy_seconds
+        return Played(busy + moving, busy), moving
     cover = costs.cover * block / flops if flops else math.inf
-    return simulate(traffic=Traffic(hop, block, cover), product=multiply), moving
+    links = Links(lambda share: hop.seconds(share * block), hop.both_ways, cover)
+    return play(events, width, links, multiply, written), moving
 
 
-def _cost(time: tuple[RingTime, float], flops: float, sent: float, live: float) -> StepCost:
+def _cost(time: tuple[Played, float], flops: float, sent: float, live: float) -> StepCost:
     ring, moving = time
     return StepCost(ring.seconds, flops, sent, live, moving, min(ring.exposed_seconds, moving))
 

@@ -7,7 +7,7 @@ import keyword
 import string
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from shardwise.errors import one_line
@@ -15,6 +15,7 @@ from shardwise.layout import Axes, Layout
 from shardwise.program import Program, invarying_axes, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
+from shardwise.schedule.fused import scheduled
 from shardwise.steps import (
     AllGather,
     AllReduce,
@@ -42,10 +43,11 @@ _RINGS = {
 UNCHECKED = "# unchecked (check_vma): a ring makes the result equal on all of its devices, which JAX's types cannot see"
 
 
-def source(program: Program, title: str, function: str = "program") -> str:
+def source(program: Program, title: str, function: str = "program", sizes: Mapping[str, int] | None = None) -> str:
     """Write a program as a module: a mesh, a local function, and the `shard_map` of it.
 
-    A product that is fused with a transfer calls a ring, which is written out before it.
+    A product that is fused with a transfer calls a ring, which is written out before it. Where sizes are given, its blocks
+    are cut along the dimension that is best for those, as in what `lower` runs.
 
     >>> from shardwise.mesh import Mesh
     >>> text = source(Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A"), "")
@@ -62,7 +64,7 @@ def source(program: Program, title: str, function: str = "program") -> str:
     parameters = ", ".join(variables[name] for name, _ in program.inputs)
     body = []
     for step, before, need in zip(program.steps, states, needs, strict=False):
-        body.append(_line(step, before, program, variables, bool(need)))
+        body.append(_line(step, before, program, variables, bool(need), sizes))
     result = program.result
     returned = variables[program.output]
     if result.unreduced:
@@ -72,7 +74,7 @@ def source(program: Program, title: str, function: str = "program") -> str:
     helpers = _helpers(program)
     mapped = f"local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(result)}"
     modules = code_rings.imports(helpers)
-    own = [f"import {module}" for module in modules if module in sys.stdlib_module_names]
+    own = [line for line in modules if line.split()[1] in sys.stdlib_module_names]
     lines = [
         _documented(title),
         "",
@@ -80,7 +82,7 @@ def source(program: Program, title: str, function: str = "program") -> str:
         *([""] if own else []),
         "import jax",
         "import jax.numpy as jnp",
-        *(f"import {module}" for module in modules if module not in sys.stdlib_module_names),
+        *(line for line in modules if line not in own),
         "from jax import lax",
         "from jax.sharding import PartitionSpec as P",
         "",
@@ -127,7 +129,10 @@ def _automatic(program: Program, title: str, function: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: dict[str, str], invarying: bool) -> str:
+def _line(
+    step: Step, layouts: dict[str, Layout], program: Program, variables: dict[str, str], invarying: bool,
+    sizes: Mapping[str, int] | None,
+) -> str:  # fmt: skip
     def at(array: str, dim: str) -> int:
         return layouts[array].names.index(dim)
 
@@ -156,16 +161,16 @@ def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: d
         case Einsum(operands, result, dims):
             name = variables[result]
             call = f"jnp.einsum({_terms(layouts, operands, dims)[0]!r}, {', '.join(variables[array] for array in operands)})"
-        case GatherEinsum(gather, einsum, way, chunks):
+        case GatherEinsum(gather, einsum):
             name = variables[einsum.result]
             operands = (gather.array, *(array for array in einsum.operands if array != gather.array))
-            call = _ring_call("gather_einsum", layouts, operands, einsum, gather, way, chunks, variables)
-        case EinsumScatter(einsum, scatter, way, chunks):
+            call = _ring_call(step, layouts, operands, variables)
+        case EinsumScatter(einsum):
             name = variables[einsum.result]
-            call = _ring_call("einsum_scatter", layouts, einsum.operands, einsum, scatter, way, chunks, variables)
-        case EinsumGather(einsum, gather, way, chunks):
+            call = _ring_call(step, layouts, einsum.operands, variables, _along(step, layouts, sizes, program))
+        case EinsumGather(einsum):
             name = variables[einsum.result]
-            call = _ring_call("einsum_gather", layouts, einsum.operands, einsum, gather, way, chunks, variables)
+            call = _ring_call(step, layouts, einsum.operands, variables, _along(step, layouts, sizes, program))
         case RotateEinsum(gathers, einsum):
             name = variables[einsum.result]
             terms, letters = _terms(layouts, einsum.operands, einsum.dims)
@@ -180,13 +185,21 @@ def _line(step: Step, layouts: dict[str, Layout], program: Program, variables: d
 
 
 def _ring_call(
-    helper: str, layouts: dict[str, Layout], operands: tuple[str, ...], einsum: Einsum, moved: AllGather | ReduceScatter,
-    way: str, chunks: int, variables: dict[str, str],
+    step: GatherEinsum | EinsumScatter | EinsumGather, layouts: dict[str, Layout], operands: tuple[str, ...],
+    variables: dict[str, str], along: str | None = None,
 ) -> str:  # fmt: skip
-    terms, letters = _terms(layouts, operands, einsum.dims)
-    ways = "(1,)" if way == "ring" else "(1, -1)"
-    options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, ways={ways}{f', chunks={chunks}' if chunks > 1 else ''}"
-    return f"{helper}({terms!r}, {', '.join(variables[array] for array in operands)}, {options})"
+    moved = step.scatter if isinstance(step, EinsumScatter) else step.gather
+    terms, letters = _terms(layouts, operands, step.einsum.dims)
+    options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"
+    options += f", chunks={step.chunks}" if step.chunks > 1 else ""
+    options += f", along={letters[along]!r}" if along is not None and along != moved.dim else ""
+    return f"{_RINGS[type(step)]}({terms!r}, {', '.join(variables[array] for array in operands)}, {options})"
+
+
+def _along(
+    step: EinsumScatter | EinsumGather, layouts: dict[str, Layout], sizes: Mapping[str, int] | None, program: Program
+) -> str | None:  # fmt: skip
+    return None if sizes is None else scheduled(step, layouts, sizes, program.mesh).along
 
 
 def _helpers(program: Program) -> list[str]:
@@ -196,7 +209,8 @@ def _helpers(program: Program) -> list[str]:
         match step:
             case GatherEinsum(gather=moved) | EinsumScatter(scatter=moved) | EinsumGather(gather=moved):
                 in_order = moved.axes == tuple(axis for axis in program.mesh.names if axis in moved.axes)
-                found |= {"shift" if in_order else "shift_in_any_order", _RINGS[type(step)]}
+                ring = _RINGS[type(step)]
+                found |= {"shift" if in_order else "shift_in_any_order", ring, *code_rings.NEEDS[ring]}
             case RotateEinsum():
                 found.add(_RINGS[type(step)])
     if "shift_in_any_order" in found:  # it takes them in the mesh's order, too
@@ -238,7 +252,8 @@ def _first(free: Iterator[str], taken: set[str]) -> str:
 
 # What the text of a module calls by these names; and what a reader, or a checker, would take for something else.
 _RESERVED = frozenset(
-    ["jax", "jnp", "lax", "np", "math", "itertools", "mesh", "local", "program", "p", "namedsharding", *code_rings.HELPERS]
+    ["jax", "jnp", "lax", "np", "math", "itertools", "mesh", "local", "program", "p", "namedsharding", "namedtuple"]
+    + [name.lower() for name in code_rings.HELPERS]
 ) | {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *(name.lower() for name in keyword.kwlist)}
 
 

@@ -1,8 +1,9 @@
 """The rings as `Plan.code()` writes them: plain JAX, of which each function's text is copied as it stands.
 
-Nothing here may lean on this package, nor on anything but `jnp`, `lax` and the modules that `IMPORTS` names. They are
-the rings of `shardwise.runtime.rings` without what makes those fast in every corner: loops, sums in another dtype,
-derivatives of their own. JAX differentiates them as it does anything.
+Nothing here may lean on this package but on the strands of its schedules, which are copied too, nor on anything but `jnp`,
+`lax` and what `IMPORTS` names. They do what `shardwise.schedule.rings` says, as the rings of `shardwise.runtime.rings` do,
+without what makes those fast in every corner: loops, sums in another dtype, derivatives of their own. JAX differentiates
+them as it does anything.
 """
 
 import inspect
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from shardwise.schedule.strands import Strand, cuts, gathering, is_one_product, scattering, side_by_side  # noqa: F401  copied
 
 
 def shift(x, axes, way):
@@ -31,22 +34,23 @@ def shift_in_any_order(x, axes, way):
     return lax.ppermute(x, in_order, [(ring[k], ring[(k + way) % n]) for k in range(n)])
 
 
-def gather_einsum(terms, block, *others, dim, axes, ways, chunks=1):
+def gather_einsum(terms, block, *others, dim, axes, way, chunks=1):
     """`jnp.einsum(terms, ...)` of every device's block, gathered along `dim`, with the others.
 
-    The blocks go round a ring, up (`ways` is (1,)) or both up and down (1, -1), in so many chunks each. What arrives
-    is sent on and multiplied at once: one hop hides behind the product of the last.
+    The blocks go round a ring, one way or both, in so many chunks each. What arrives is sent on and multiplied at once:
+    one hop hides behind the product of the last.
     """
     inputs, out = terms.split("->")
     term, *other_terms = inputs.split(",")
     n, place, at = lax.axis_size(axes), lax.axis_index(axes), term.index(dim)
+    width = block.shape[at]
 
     def factors(part, start, arrays):  # of one product: a part of the whole array, and what the others have there
         rows, pairs = part.shape[at], zip(arrays, other_terms, strict=True)
         cut = [lax.dynamic_slice_in_dim(x, start, rows, t.index(dim)) if dim in t else x for x, t in pairs]
         return [part, *cut]
 
-    def laid(result, parts, starts):
+    def laid(result, parts, starts):  # blocks of the result, each where it belongs
         for part, start in zip(parts, starts, strict=True):
             product, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
             if result is None:  # room, which is not filled: every block has its place
@@ -54,11 +58,10 @@ def gather_einsum(terms, block, *others, dim, axes, ways, chunks=1):
             result = lax.dynamic_update_slice_in_dim(result, product, start, axis=to)
         return result
 
-    def added(result, parts, starts):
-        cut = sum(
-            x.size * len(parts) * size // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t
-        )
-        if len(parts) > 1 and cut >= result.size:  # two cuts are copied into one product: rather one after the other
+    def added(result, parts, starts):  # a running sum, which what arrives from both sides joins as one product or as two
+        rows = len(parts) * parts[0].shape[at]
+        cut = sum(x.size * rows // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t)
+        if len(parts) > 1 and not is_one_product(cut, result.size):
             for part, start in zip(parts, starts, strict=True):
                 result = added(result, [part], [start])
             return result
@@ -71,103 +74,109 @@ def gather_einsum(terms, block, *others, dim, axes, ways, chunks=1):
         product = jnp.einsum(terms, *(jnp.concatenate(xs, t.index(dim)) if dim in t else xs[0] for xs, t in pairs))
         return product if result is None else result + product
 
-    width = block.shape[at]
-    size = -(-width // chunks)
-    hops = {1: n // 2, -1: (n - 1) // 2} if len(ways) == 2 else {ways[0]: n - 1}
-    flying = {}
-    for begin in range(0, width, size):
-        part = lax.slice_in_dim(block, begin, min(begin + size, width), axis=at)
-        flying[begin] = {way: shift(part, axes, way) for way in ways if hops[way]}
+    strands = gathering(n, way, chunks, width)
+    flying = {k: shift(lax.slice_in_dim(block, *strand.span, axis=at), axes, strand.way) for k, strand in enumerate(strands)}
     taken = laid if dim in out else added
     result = taken(None, [block], [place * width])
-    for hop in range(1, max(hops.values()) + 1):
-        for begin in flying:
-            # Else the compiler sends everything first, or multiplies everything last.
-            arrived, result = lax.optimization_barrier((flying[begin], result))
-            flying[begin] = {way: shift(part, axes, way) for way, part in arrived.items() if hop < hops[way]}
-            starts = [(place - way * hop) % n * width + begin for way in arrived]
-            result = taken(result, list(arrived.values()), starts)
+    for hop in range(1, 1 + max((strand.hops for strand in strands), default=0)):
+        for group in side_by_side(strands):
+            here = [k for k in group if strands[k].hops >= hop]
+            if here:  # Without a barrier the compiler sends everything first, or multiplies everything last.
+                arrived, result = lax.optimization_barrier(([flying[k] for k in here], result))
+                for k, part in zip(here, arrived, strict=True):
+                    flying[k] = shift(part, axes, strands[k].way) if strands[k].hops > hop else None
+                starts = [(place - strands[k].way * hop) % n * width + strands[k].span[0] for k in here]
+                result = taken(result, arrived, starts)
     return result
 
 
-def einsum_scatter(terms, *operands, dim, axes, ways, chunks=1):
+def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None):
     """`jnp.einsum(terms, *operands)` summed over the devices along `axes`, of which each keeps its part of `dim`.
 
-    A sum begins one place past its home, travels up (`ways` is (1,)), or one half up and the other down (1, -1), and
-    takes up one more product at every stop: while one part travels, another is multiplied.
+    A sum begins one place past its home, travels up, or one half up and the other down, and takes up one more product at
+    every stop: while one part of it travels, another is multiplied. It is cut into parts along `dim`, or `along` another.
     """
     inputs, out = terms.split("->")
-    n, place = lax.axis_size(axes), lax.axis_index(axes)
-    input_terms = inputs.split(",")
+    n, place, along = lax.axis_size(axes), lax.axis_index(axes), along or dim
+    sizes = {
+        d: size for x, term in zip(operands, inputs.split(","), strict=True) for d, size in zip(term, x.shape, strict=True)
+    }
+    width = sizes[dim] // n
 
-    def product(arrays, start, rows):
-        pairs = zip(arrays, input_terms, strict=True)
-        cut = [lax.dynamic_slice_in_dim(x, start, rows, t.index(dim)) if dim in t else x for x, t in pairs]
+    def product(arrays, start, span):  # of one part of the block that begins at `start`
+        first, rows = (start + span[0], span[1] - span[0]) if along == dim else (start, width)
+        cut = []
+        for x, term in zip(arrays, inputs.split(","), strict=True):
+            if along != dim and along in term:
+                x = lax.slice_in_dim(x, *span, axis=term.index(along))
+            cut.append(lax.dynamic_slice_in_dim(x, first, rows, term.index(dim)) if dim in term else x)
         return jnp.einsum(terms, *cut)
 
-    whole = next(x.shape[t.index(dim)] for x, t in zip(operands, input_terms, strict=True) if dim in t)
-    width = whole // n
-    size = -(-width // (chunks * len(ways)))
-    parts = [(begin, min(size, width - begin), ways[k % len(ways)]) for k, begin in enumerate(range(0, width, size))]
+    strands = scattering(n, way, chunks, width if along == dim else sizes[along])
     sums, last = {}, None
     least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
     for hop in range(1, n + 1):
-        for begin, rows, way in parts:
-            start = (place - way * hop) % n * width + begin
+        for k, strand in enumerate(strands):
+            start = (place - strand.way * hop) % n * width
             if hop == 1:
-                last = sums[begin] = product(operands, start, rows)
+                last = sums[k] = product(operands, start, strand.span)
                 continue
-            arrived = shift(sums[begin], axes, way)
+            arrived = shift(sums[k], axes, strand.way)
             # One product after the other, each when its sum is here: else the compiler multiplies everything first.
-            arrived, small, last = lax.optimization_barrier((arrived, operands[least], last))
-            last = sums[begin] = product([*operands[:least], small, *operands[least + 1 :]], start, rows) + arrived
-    if len(parts) == 1:
+            small, arrived, last = lax.optimization_barrier((operands[least], arrived, last))
+            last = sums[k] = product([*operands[:least], small, *operands[least + 1 :]], start, strand.span) + arrived
+    if len(strands) == 1:
         return sums[0]
-    at = out.index(dim)
-    result = lax.empty((*sums[0].shape[:at], width, *sums[0].shape[at + 1 :]), sums[0].dtype)
-    for begin, part in sums.items():
-        result = lax.dynamic_update_slice_in_dim(result, part, begin, axis=at)
+    at = out.index(along)
+    result = lax.empty((*sums[0].shape[:at], strands[-1].span[1], *sums[0].shape[at + 1 :]), sums[0].dtype)
+    for strand, part in zip(strands, sums.values(), strict=True):
+        result = lax.dynamic_update_slice_in_dim(result, part, strand.span[0], axis=at)
     return result
 
 
-def einsum_gather(terms, *operands, dim, axes, ways, chunks=1):
+def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None):
     """`jnp.einsum(terms, *operands)`, one device's block along `dim`, of which every device receives all.
 
-    The block is made in so many chunks. Each goes round the ring, up (`ways` is (1,)) or both up and down (1, -1), as
+    The block is made in so many chunks, cut along `dim` or `along` another. Each goes round the ring, one way or both, as
     soon as it is there, while the next is multiplied.
     """
     inputs, out = terms.split("->")
-    n, place, at = lax.axis_size(axes), lax.axis_index(axes), out.index(dim)
-    width = next(x.shape[t.index(dim)] for x, t in zip(operands, inputs.split(","), strict=True) if dim in t)
-    size = -(-width // chunks)
+    n, place, along = lax.axis_size(axes), lax.axis_index(axes), along or dim
+    sizes = {
+        d: size for x, term in zip(operands, inputs.split(","), strict=True) for d, size in zip(term, x.shape, strict=True)
+    }
 
-    def laid(result, part, start):
+    def laid(result, part, away, span):  # a part of the block of the device so many places above
         if result is None:  # room, which is not filled: every block has its place
-            result = lax.empty((*part.shape[:at], n * width, *part.shape[at + 1 :]), part.dtype)
-        return lax.dynamic_update_slice_in_dim(result, part, start, axis=at)
+            result = lax.empty(tuple(sizes[d] * (n if d == dim else 1) for d in out), part.dtype)
+        starts = {dim: (place + away) % n * sizes[dim]}
+        starts[along] = starts.get(along, 0) + span[0]
+        return lax.dynamic_update_slice(result, part, [starts.get(d, 0) for d in out])
 
-    begins = list(range(0, width, size))
-    hops = {1: n // 2, -1: (n - 1) // 2} if len(ways) == 2 else {ways[0]: n - 1}
+    strands = gathering(n, way, chunks, sizes[along])
+    groups, hops = side_by_side(strands), max((strand.hops for strand in strands), default=0)
     flying, result = {}, None
     least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
-    for tick in range(len(begins) + max(hops.values())):
-        part = None
-        if tick < len(begins):  # this device's next chunk, when all before has been written
+    for tick in range(len(groups) + hops):
+        part, span = None, (0, 0)
+        if tick < len(groups):  # this device's next chunk, when all before has been written
             small, result = lax.optimization_barrier((operands[least], result))
-            begin, rows = begins[tick], min(size, width - begins[tick])
+            span = strands[groups[tick][0]].span
             pairs = zip([*operands[:least], small, *operands[least + 1 :]], inputs.split(","), strict=True)
-            cut = [lax.slice_in_dim(x, begin, begin + rows, axis=t.index(dim)) if dim in t else x for x, t in pairs]
-            part = jnp.einsum(terms, *cut)
-        for number, begin in enumerate(begins[:tick]):
+            part = jnp.einsum(terms, *(lax.slice_in_dim(x, *span, axis=t.index(along)) if along in t else x for x, t in pairs))
+        for number, group in enumerate(groups[:tick]):
             hop = tick - number
-            arrived = {way: block for way, block in flying[begin].items() if hops[way] >= hop}
-            arrived, result, part = lax.optimization_barrier((arrived, result, part))
-            flying[begin] = {way: shift(block, axes, way) for way, block in arrived.items() if hops[way] > hop}
-            for way, block in arrived.items():
-                result = laid(result, block, (place - way * hop) % n * width + begin)
+            here = [k for k in group if strands[k].hops >= hop]
+            if here:
+                arrived, result, part = lax.optimization_barrier(([flying[k] for k in here], result, part))
+                for k, block in zip(here, arrived, strict=True):
+                    flying[k] = shift(block, axes, strands[k].way) if strands[k].hops > hop else None
+                for k, block in zip(here, arrived, strict=True):
+                    result = laid(result, block, -strands[k].way * hop, strands[k].span)
         if part is not None:
-            flying[begins[tick]] = {way: shift(part, axes, way) for way in ways if hops[way]}
-            result = laid(result, part, place * width + begins[tick])
+            for k in groups[tick]:
+                flying[k] = shift(part, axes, strands[k].way)
+            result = laid(result, part, 0, span)
     return result
 
 
@@ -211,8 +220,21 @@ def rotate_einsum(terms, *operands, dim, axes):
     return total
 
 
-HELPERS = ("shift", "shift_in_any_order", "gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
-IMPORTS = {"shift_in_any_order": ("numpy as np",), "rotate_einsum": ("itertools", "math")}
+SHIFTS = ("shift", "shift_in_any_order")
+STRANDS = ("Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_product")
+RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
+HELPERS = (*SHIFTS, *STRANDS, *RINGS)  # in the order in which they are written
+NEEDS = {  # what each ring calls
+    "gather_einsum": ("Strand", "cuts", "gathering", "side_by_side", "is_one_product"),
+    "einsum_scatter": ("Strand", "cuts", "scattering"),
+    "einsum_gather": ("Strand", "cuts", "gathering", "side_by_side"),
+    "rotate_einsum": (),
+}
+IMPORTS = {
+    "shift_in_any_order": ("import numpy as np",),
+    "rotate_einsum": ("import itertools", "import math"),
+    "Strand": ("from typing import NamedTuple",),
+}
 
 
 def text(name: str) -> str:
@@ -221,5 +243,5 @@ def text(name: str) -> str:
 
 
 def imports(names: Sequence[str]) -> tuple[str, ...]:
-    """The modules that some helpers need besides JAX, in the order in which they are imported."""
-    return tuple(sorted({module for name in names for module in IMPORTS.get(name, ())}))
+    """The lines that import what some helpers need besides JAX, in order."""
+    return tuple(sorted({line for name in names for line in IMPORTS.get(name, ())}))

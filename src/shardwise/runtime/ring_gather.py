@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from jax import lax
 
-from shardwise.planning.paths import Span, Strand, gathering, is_one_product, side_by_side
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
+from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
+from shardwise.schedule.rings import gather_matmul
+from shardwise.schedule.strands import is_one_product
 
 Others = Sequence[Sequence[Any]]
 Parts = Sequence[tuple[Any, Any]]  # of the block, and from how many places above each came
@@ -34,53 +36,52 @@ class Gather:
 
 def gather(job: Gather, block: Any, others: Others) -> list[Any]:
     """Run the ring; `others` are for each product its operands after the block."""
-    run = _Run(job, block.shape[job.block.index(job.dim)], others)
-    state = run.begun(block)
-    hops = [strand.hops for strand in run.strands]
-    looped = (min(hops, default=0) - 1) // 2 * 2 if job.ring.n > job.schedule.unroll else 0
-    if looped:  # two hops a turn: what arrives has a buffer of its own, and nothing is copied
-        every = range(len(hops))
-        turn = lambda number, state: run.hop(run.hop(state, 2 * number, every, every), 2 * number + 1, every, every)  # noqa: E731
-        state = lax.fori_loop(0, looped // 2, turn, state)
-    for hop in range(looped, max(hops, default=0)):
-        here, further = ([k for k, most in enumerate(hops) if most > h] for h in (hop, hop + 1))
-        state = run.hop(state, hop, here, further)
+    width, schedule = block.shape[job.block.index(job.dim)], job.schedule
+    events = gather_matmul(job.ring.n, schedule.way, schedule.chunks, width, schedule.unroll)
+    _, made = _Run(job, width, block, others).after(({}, [None] * len(others)), events)
     dtypes = [job.numbers.of_result([block, *arrays]) if arrays else block.dtype for arrays in others]
-    return [result.astype(dtype) for result, dtype in zip(state[1], dtypes, strict=True)]
+    return [result.astype(dtype) for result, dtype in zip(made, dtypes, strict=True)]
+
+
+State = tuple[dict[int, Any], list[Any]]  # what is on its way, by transfer; the products so far
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of the ring. Its state: what arrives on each strand, and the products so far."""
+    """One run of the ring."""
 
     job: Gather
     width: int
+    block: Any
     others: Others
 
-    @property
-    def strands(self) -> list[Strand]:
-        return gathering(self.job.ring.n, self.job.schedule.way, self.job.schedule.chunks, self.width)
-
-    def begun(self, block: Any) -> tuple[list[Any], list[Any]]:
-        at = self.job.block.index(self.job.dim)
-        flying = [self.job.ring.sent(lax.slice_in_dim(block, *s.span, axis=at), s.way) for s in self.strands]
-        return flying, self.taken([None] * len(self.others), [(block, 0)], (0, self.width))
-
-    def hop(self, state: Any, hop: Any, here: Sequence[int], further: Sequence[int]) -> tuple[list[Any], list[Any]]:
-        """Send on what has arrived after `hop` hops and one more, and multiply it."""
-        (flying, made), strands = state, self.strands
-        flying = list(flying)
-        for group in side_by_side(strands):
-            numbers = [number for number in group if number in here]
-            # No product of this hop before what it needs is here and the last one is done: else the compiler
-            # sends everything first, or multiplies everything last.
-            arrived, made = lax.optimization_barrier(([flying[k] for k in numbers], made))
-            for number, part in zip(numbers, arrived, strict=True):
-                if number in further:
-                    flying[number] = self.job.ring.sent(part, strands[number].way)
-            parts = [(part, -strands[k].way * (hop + 1)) for k, part in zip(numbers, arrived, strict=True)]
-            made = self.taken(made, parts, strands[group[0]].span) if parts else made
+    def after(self, state: State, events: Events, trip: Any = None) -> State:
+        """What is there when these events have happened."""
+        (flying, made), arrived = state, dict[int, Any]()
+        flying = dict(flying)
+        for event in events:
+            match event:
+                case Send(transfer, _, pairs, part):
+                    flying[transfer] = self.job.ring.sent(arrived[transfer] if transfer in arrived else self.own(part), pairs)
+                case Await(transfers):
+                    # No product of this hop before what it needs is here and the last one is done: else the compiler
+                    # sends everything first, or multiplies everything last.
+                    found, made = lax.optimization_barrier(([flying[k] for k in transfers], made))
+                    arrived.update(zip(transfers, found, strict=True))
+                case Matmul(parts, transfers):
+                    arrays = [arrived[k] for k in transfers] or [self.block]
+                    places = [part.away_on(trip) for part in parts]
+                    made = self.taken(made, list(zip(arrays, places, strict=True)), parts[0].span)
+                case Loop(trips, body):
+                    flying, made = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, made))
+                case Copy():
+                    raise AssertionError("blocks are laid by their products")
+                case _:
+                    assert_never(event)
         return flying, made
+
+    def own(self, part: Part) -> Any:
+        return lax.slice_in_dim(self.block, *part.span, axis=self.job.block.index(self.job.dim))
 
     def taken(self, made: Sequence[Any], parts: Parts, span: Span) -> list[Any]:
         """Multiply parts of blocks, each from so many places above; lay or add the products where they belong."""
@@ -94,8 +95,8 @@ class _Run:
 
     def laid(self, before: Any, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> Any:
         """A product whose result holds the dimension, block by block."""
-        for part, away in parts:
-            start, cuts = self.cut(others, wanted, away, span)
+        for part, place in parts:
+            start, cuts = self.cut(others, wanted, place, span)
             new = product([part, *cuts], wanted, self.job.numbers)
             before = laid(before, new, wanted.out.index(self.job.dim), start, self.width * self.job.ring.n)
         return before

@@ -1,4 +1,4 @@
-"""A ring of devices, and its schedule; the paths of what goes round are in `planning.paths`."""
+"""A ring of devices, and how it is to run; what happens when is in `shardwise.schedule.rings`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import jax
 import numpy as np
 from jax import lax
 
-from shardwise.planning.paths import neighbours
+from shardwise.schedule.events import Pairs
+from shardwise.schedule.rings import UNROLL
 from shardwise.steps import Way
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The devices along `axes` in a circle, the first axis the major one; each sends to a neighbour."""
+    """The devices along `axes` in a circle, the first axis the major one."""
 
     axes: tuple[str, ...]
     n: int
 
-    def sent(self, array: Any, way: int) -> Any:
-        """What arrives here when every device sends `array` one place up (`way` = 1) or down (-1)."""
+    def sent(self, array: Any, pairs: Pairs) -> Any:
+        """What arrives here when every device sends `array` to the place that the pairs say."""
         axes, numbers = self._in_mesh_order()
-        return lax.ppermute(array, axes, [(numbers[k], numbers[to]) for k, to in neighbours(self.n, way)])
+        return lax.ppermute(array, axes, [(numbers[source], numbers[target]) for source, target in pairs])
 
     def _in_mesh_order(self) -> tuple[tuple[str, ...], list[int]]:
         """The axes as the mesh has them, which `ppermute` wants, and what it calls the ring's positions in order."""
@@ -45,5 +46,5 @@ class Schedule:
 
     way: Way = "bidirectional"
     chunks: int = 1
-    unroll: int = 16
+    unroll: int = UNROLL
     save: bool = True

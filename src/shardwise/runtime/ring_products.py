@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,31 +77,6 @@ def all_extents(operands: Operands, products: Sequence[Product]) -> dict[Any, in
         for array, term in zip(arrays, made.terms, strict=True)
     )
     return {dim: size for array, term in pairs for dim, size in zip(term, array.shape, strict=True)}
-
-
-LANES = 128
-
-
-def least_read_again(
-    products: Sequence[Product], operands: Operands, sizes: Mapping[Any, int], dim: Any, parts: int,
-    blocks: int = 1,
-) -> Any:  # fmt: skip
-    """The dimension along which a block of the products' result is best cut: every part reads again what lacks it.
-
-    Any but `dim` must give parts that are multiples of what a register holds; `sizes` are those of the block, and operands
-    have `dim` in so many `blocks`.
-    """
-    fitting = [each for each in products[0].out if each == dim or sizes[each] % (parts * LANES) == 0]
-
-    def read_again(each: Any) -> float:
-        return sum(
-            array.size / (blocks if dim in term else 1)
-            for wanted, arrays in zip(products, operands, strict=True)
-            for array, term in zip(arrays, wanted.terms, strict=True)
-            if each not in term
-        )
-
-    return min(fitting, key=lambda each: (read_again(each), each != dim))
 
 
 def cut(array: Any, term: Term, dim: Any, start: Any, size: int) -> Any:

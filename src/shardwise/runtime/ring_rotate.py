@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.planning.paths import Grid, Pair
 from shardwise.runtime.ring_products import Numbers, Product, as_varying, cut, product, varying_axes
+from shardwise.schedule.events import Pair
+from shardwise.schedule.rings import Grid
 
 
 @dataclass(frozen=True, slots=True)

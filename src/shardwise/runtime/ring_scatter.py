@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jax import lax
 
-from shardwise.planning.paths import Span, scattering
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import (
     Numbers,
@@ -19,11 +17,11 @@ from shardwise.runtime.ring_products import (
     cut,
     held_back,
     laid,
-    least_read_again,
     product,
 )
-
-ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
+from shardwise.schedule.events import Await, Events, Loop, Matmul, Send, Span
+from shardwise.schedule.fused import scattered_along
+from shardwise.schedule.rings import matmul_scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,60 +42,48 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     """
     sizes = all_extents(operands, job.products)
     sizes[job.dim] = width = sizes[job.dim] // job.ring.n
-    split = split_of(job, operands, sizes)
+    schedule, out = job.schedule, job.products[0].out
+    split = scattered_along(out, [made.terms for made in job.products], sizes, job.dim, schedule.way, schedule.chunks)
     extent = sizes[split]
-    run = _Run(job, operands, width, split, scattering(job.schedule.way, job.schedule.chunks, extent))
-    state = run.hop(None, 0)
-    looped = (job.ring.n - 2) // 2 * 2 if job.ring.n > job.schedule.unroll else 0
-    if looped:
-        state = lax.fori_loop(0, looped // 2, lambda k, state: run.hop(run.hop(state, 2 * k + 1), 2 * k + 2), state)
-    for hop in range(looped + 1, job.ring.n - 1):
-        state = run.hop(state, hop)
+    events = matmul_scatter(job.ring.n, schedule.way, schedule.chunks, extent, schedule.unroll)
     result = None
-    for (_, span), part in zip(run.strands, run.parts(state, job.ring.n - 1), strict=True):
-        result = laid(result, part, job.products[0].out.index(split), span[0], extent)
+    for span, part in sorted(_Run(job, operands, width, split).after(({}, {}), events)[1].items()):
+        result = laid(result, part, out.index(split), span[0], extent)
     return result
 
 
-def split_of(job: Scatter, operands: Operands, sizes: Mapping[Any, int]) -> Any:
-    """Along which dimension of the result a block, of these sizes, is cut into strands.
-
-    Every strand's product reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
-    are too small for that, it is the one that costs the least.
-    """
-    parts = job.schedule.chunks * (1 if job.schedule.way == "ring" else 2)
-    if sizes[job.dim] >= parts * ENOUGH:
-        return job.dim
-    return least_read_again(job.products, operands, sizes, job.dim, parts, blocks=job.ring.n)
+State = tuple[dict[int, Any], dict[Span, Any]]  # what is on its way, by transfer; the sums that lie here
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of the ring. Its state: what arrives on each strand but the last, and what that one has yet to send.
-
-    So the last strand's transfer hides behind the first one's product of the next hop, in a loop too.
-    """
+    """One run of the ring."""
 
     job: Scatter
     operands: Operands
     width: int
     split: Any
-    strands: list[tuple[int, Span]]
 
-    def hop(self, state: Any, hop: Any) -> tuple[list[Any], Any]:
-        parts = self.parts(state, hop)
-        sent = [self.job.ring.sent(part, way) for part, (way, _) in zip(parts[:-1], self.strands[:-1], strict=True)]
-        return sent, parts[-1]
-
-    def parts(self, state: Any, hop: Any) -> list[Any]:
-        """The sums of every strand, with this device's product, after so many hops; none has arrived before the first."""
-        flying, unsent = state if state is not None else ([None] * len(self.strands[:-1]), None)
-        arriving = [*flying, None if unsent is None else self.job.ring.sent(unsent, self.strands[-1][0])]
-        parts: list[Any] = []
-        for (way, span), arrived in zip(self.strands, arriving, strict=True):
-            start = self.job.ring.place(-way * (hop + 1)) * self.width
-            parts.append(self.summand(start, span, arrived, parts[-1] if parts else unsent))
-        return parts
+    def after(self, state: State, events: Events, trip: Any = None) -> State:
+        """What is there when these events have happened; a sum that was sent on lies here no more."""
+        flying, sums = dict(state[0]), dict(state[1])
+        last = next(reversed(sums.values()), None)
+        for event in events:
+            match event:
+                case Send(transfer, _, pairs, part):
+                    flying[transfer] = self.job.ring.sent(sums.pop(part.span), pairs)
+                case Await():
+                    pass  # its product waits
+                case Matmul((part,), transfers):
+                    arrived = flying.pop(transfers[0]) if transfers else None
+                    start = self.job.ring.place(part.away_on(trip)) * self.width
+                    sums[part.span] = last = self.summand(start, part.span, arrived, last)
+                case Loop(trips, body):
+                    flying, sums = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, sums))
+                    last = next(reversed(sums.values()))
+                case _:
+                    raise AssertionError(f"no event of a scattering ring: {event}")
+        return flying, sums
 
     def summand(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
         """This device's product for one part of one block, added to the sum that arrived; made after `last`."""

@@ -50,15 +50,16 @@ class BrokenDownError(CompileError):
     """The compiler ended its process."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Helper:
-    """A running process that compiles, the line to it, and what it logs."""
+    """A running process that compiles, the line to it, and what it logs; up to its last answer it logged so many bytes."""
 
     process: subprocess.Popen[bytes]
     line: Connection
     log: IO[bytes]
     environment: dict[str, str]
     owner: int
+    logged: int = 0
 
 
 _kept: list[_Helper] = []  # at most one
@@ -155,18 +156,20 @@ def _environment() -> dict[str, str]:
 
 
 def _asked(helper: _Helper, request: Request, topology: Topology, timeout_seconds: float) -> Made | Failed:
-    begin = os.fstat(helper.log.fileno()).st_size
+    log = helper.log.fileno()
     try:
         helper.line.send(request)
         if not helper.line.poll(timeout_seconds):
             raise CompileError(
                 f"{topology}: compiling took longer than {timeout_seconds:g} seconds and was ended: allow more, or compile less"
             )
-        return helper.line.recv()
-    except (EOFError, ConnectionError):
+        answer = helper.line.recv()
+        helper.logged = os.fstat(log).st_size
+        return answer
+    except (EOFError, ConnectionError):  # it may have said why before it was asked
         code = helper.process.wait()
-        log = helper.log.fileno()  # its position is the helper's too: it is not moved
-        said = _fault(os.pread(log, os.fstat(log).st_size - begin, begin).decode("utf-8", "replace"))
+        left = os.fstat(log).st_size - helper.logged
+        said = _fault(os.pread(log, left, helper.logged).decode("utf-8", "replace"))  # the log's position is the helper's too
         raise BrokenDownError(f"{topology}: the compiler broke down ({_ended(code)}): {said}") from None
 
 

@@ -1,0 +1,103 @@
+"""The schedule of a fused step on arrays of known sizes: along which dimension its blocks are cut, and its events."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.layout import Layout
+from shardwise.mesh import Mesh
+from shardwise.schedule.events import Events
+from shardwise.schedule.rings import gather_matmul, matmul_gather, matmul_scatter
+from shardwise.steps import Einsum, EinsumGather, EinsumScatter, GatherEinsum
+
+LANES = 128
+ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
+
+Term = Sequence[Any]  # an array's dimensions, by name or number
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A ring's events; a block of what goes round has so many `elements`, and is cut `along` a dimension of this `width`."""
+
+    events: Events
+    along: str
+    width: int
+    elements: int
+
+
+def scheduled(
+    step: GatherEinsum | EinsumScatter | EinsumGather, layouts: Mapping[str, Layout], sizes: Mapping[str, int], mesh: Mesh
+) -> Scheduled:  # fmt: skip
+    """The schedule of a ring.
+
+    >>> from shardwise.steps import ReduceScatter
+    >>> step = EinsumScatter(Einsum(("A", "B"), "C", ("I", "K")), ReduceScatter("C", "I", ("x",)), "ring")
+    >>> layouts = {"A": Layout.parse("I, J_x"), "B": Layout.parse("J_x, K")}
+    >>> found = scheduled(step, layouts, {"I": 8, "J": 8, "K": 8}, Mesh.parse("x=2"))
+    >>> found.along, found.width, found.elements, len(found.events)
+    ('I', 4, 32, 4)
+
+    Args:
+        layouts: of the arrays before the step; `sizes` of every dimension, in elements.
+    """
+    if isinstance(step, GatherEinsum):
+        gather, n = step.gather, mesh.extent(step.gather.axes)
+        block = layouts[gather.array]
+        shape = block.shard_shape(sizes, mesh)
+        width = shape[block.names.index(gather.dim)]
+        return Scheduled(gather_matmul(n, step.way, step.chunks, width), gather.dim, width, math.prod(shape))
+    moved = step.scatter if isinstance(step, EinsumScatter) else step.gather
+    n, out = mesh.extent(moved.axes), step.einsum.dims
+    terms, block_sizes = _local(step.einsum, moved.dim, layouts, sizes, mesh)
+    if isinstance(step, EinsumScatter):
+        block_sizes[moved.dim] //= n
+        along = scattered_along(out, [terms], block_sizes, moved.dim, step.way, step.chunks)
+        events = matmul_scatter(n, step.way, step.chunks, block_sizes[along])
+    else:
+        along = least_read_again(out, [terms], block_sizes, moved.dim, step.chunks)
+        events = matmul_gather(n, step.way, step.chunks, block_sizes[along])
+    return Scheduled(events, along, block_sizes[along], math.prod(block_sizes[dim] for dim in out))
+
+
+def scattered_along(
+    out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, way: str, chunks: int
+) -> Any:  # fmt: skip
+    """Along which dimension of the result a block, of these sizes, is cut into the strands of a reduce-scatter.
+
+    Every strand's product reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
+    are too small for that, it is the one that costs the least.
+    """
+    parts = chunks * (1 if way == "ring" else 2)
+    return dim if sizes[dim] >= parts * ENOUGH else least_read_again(out, terms, sizes, dim, parts)
+
+
+def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
+    """The dimension along which a block of a sum of products is best cut: every part reads again what lacks it.
+
+    Any but `dim` must give parts that are multiples of what a register holds. `terms` are those of each product's operands,
+    `sizes` those of the block.
+    """
+    fitting = [each for each in out if each == dim or sizes[each] % (parts * LANES) == 0]
+
+    def read_again(each: Any) -> int:
+        return sum(math.prod(sizes[d] for d in term) for operands in terms for term in operands if each not in term)
+
+    return min(fitting, key=lambda each: (read_again(each), each != dim))
+
+
+def _local(
+    einsum: Einsum, moved: str, layouts: Mapping[str, Layout], sizes: Mapping[str, int], mesh: Mesh
+) -> tuple[list[Term], dict[str, int]]:
+    """The terms of the local product, and its sizes; what one operand alone has is summed before."""
+    given = [layouts[name] for name in einsum.operands]
+    shapes = [zip(layout.names, layout.shard_shape(sizes, mesh), strict=True) for layout in given]
+    counts = Counter(dim for layout in given for dim in layout.names)
+    kept = {moved, *einsum.dims, *(dim for dim, count in counts.items() if count > 1)}
+    return [[dim for dim in layout.names if dim in kept] for layout in given], {
+        dim: size for shape in shapes for dim, size in shape
+    }

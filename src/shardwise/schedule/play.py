@@ -1,0 +1,158 @@
+"""How long a schedule takes: its events on one clock, each transfer on the links of its way.
+
+>>> from shardwise.schedule.rings import gather_matmul
+>>> links = Links(lambda share: 1e-6 * share, both_ways=True)
+>>> played = play(gather_matmul(4, "ring", 1, 1), 1, links, lambda share, parts: 2e-6 * share)
+>>> round(played.seconds * 1e6, 3), round(played.exposed_seconds * 1e6, 3)     # 4 products of 2 us hide hops of 1 us
+(8.0, 0.0)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, unrolled
+
+TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
+
+Seconds = Callable[[float], float]  # of a share of a block
+MatmulSeconds = Callable[[float, int], float]  # of so many parts at once, together such a share of a block
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What carries a ring: the seconds of one hop of a share of a block, and whether each way has links of its own.
+
+    `cover`: a compiler may start a transfer late, when the products left before its end are what it takes for enough: of
+    a block's transfer so many times a block's product. By default it starts as soon as it can.
+    """
+
+    seconds: Seconds
+    both_ways: bool = True
+    cover: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Something that took place: an event, when it began, and how long it took; an `Await` as long as it waited."""
+
+    event: Send | Await | Matmul | Copy
+    start_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The modelled time of a schedule: in all, and of its products and copies; and what happened, if that was recorded."""
+
+    seconds: float
+    busy_seconds: float
+    happened: tuple[Happened, ...] = ()
+
+    @property
+    def exposed_seconds(self) -> float:
+        return max(0.0, self.seconds - self.busy_seconds)  # sums of the same numbers in another order
+
+
+def play(
+    events: Events, width: int, links: Links, matmul: MatmulSeconds, copy: Seconds | None = None, *, record: bool = False
+) -> Played:  # fmt: skip
+    """Go through the events in order: each way sends one transfer after the other, and work waits for what it needs.
+
+    Args:
+        width: of a block, of which the events' spans are shares.
+        copy: the seconds to write a share of a block, by default none.
+        record: keep what happened.
+    """
+    order, tail = _order(events, TRIPS)
+    if not math.isinf(links.cover):
+        order = _late(order, width, links.cover)
+    hops: dict[float, float] = {}
+    products: dict[tuple[float, int], float] = {}
+    free, arrival = [0.0, 0.0], dict[int, float]()
+    now = busy = 0.0
+    ends: list[tuple[float, float]] = []  # of the trips of a loop: the clock, and how busy it was
+    happened: list[Happened] = []
+    for event in order:
+        start, took = now, 0.0
+        match event:
+            case Send(transfer, way, _, part):
+                share = part.width / width
+                if share not in hops:
+                    hops[share] = links.seconds(share)
+                lane = 0 if way > 0 or not links.both_ways else 1
+                start, took = max(now, free[lane]), hops[share]
+                free[lane] = arrival[transfer] = start + took
+            case Await(transfers):
+                now = max([now, *(arrival[transfer] for transfer in transfers)])
+                took = now - start
+            case Matmul(parts):
+                key = sum(part.width for part in parts) / width, len(parts)
+                if key not in products:
+                    products[key] = matmul(*key)
+                took = products[key]
+                busy, now = busy + took, now + took
+            case Copy(part):
+                took = copy(part.width / width) if copy else 0.0
+                busy, now = busy + took, now + took
+            case _:
+                ends.append((now, busy))
+                continue
+        if record:
+            happened.append(Happened(event, start, took))
+    if tail:
+        (before, busy_before), (after, busy_after) = ends[-2:]
+        now, busy = now + tail * (after - before), busy + tail * (busy_after - busy_before)
+    return Played(now, busy, tuple(happened))
+
+
+_Flat = Send | Await | Matmul | Copy | None  # None: the end of a trip
+
+
+@functools.lru_cache(maxsize=1024)
+def _order(events: Events, most: int) -> tuple[tuple[_Flat, ...], int]:
+    """The events one after the other, of a loop's trips no more than `most`; and how many more trips there are."""
+    found: list[_Flat] = []
+    left = 0
+    for event in events:
+        if isinstance(event, Loop):
+            left += max(0, event.trips - most)
+            for _ in range(min(event.trips, most)):
+                found += unrolled(event.body)
+                found.append(None)
+        else:
+            found.append(event)
+    return tuple(found), left
+
+
+def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ...]:
+    """The order in which a compiler starts transfers late: where the products left before their end are enough."""
+    before: dict[int, list[Send]] = {}  # sends, by the event that they are moved in front of
+    for place, event in enumerate(order):
+        if isinstance(event, Send):
+            end = next(at for at in range(place, len(order)) if _ends(order[at], event.transfer))
+            works = [at for at in range(place, end) if isinstance(order[at], Matmul | Copy)]
+            left, first = cover * event.part.width / width, len(works)
+            while first and left > 0:
+                first -= 1
+                left -= _share(order[works[first]], width)
+            at = place if not first else end if first == len(works) else works[first]
+            before.setdefault(at, []).append(event)
+    found: list[_Flat] = []
+    for place, event in enumerate(order):
+        found += before.get(place, ())
+        if not isinstance(event, Send):
+            found.append(event)
+    return tuple(found)
+
+
+def _ends(event: _Flat, transfer: int) -> bool:
+    return isinstance(event, Await) and transfer in event.transfers
+
+
+def _share(event: _Flat, width: int) -> float:
+    """Of a block's product, what an event multiplies."""
+    return sum(part.width for part in event.parts) / width if isinstance(event, Matmul) else 0.0
