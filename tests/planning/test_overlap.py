@@ -61,7 +61,7 @@ class Ring:
 
     @property
     def links(self) -> Links:
-        return Links(lambda share: self.hop.seconds(share * self.block_bytes), self.hop.both_ways, self.cover)
+        return Links(lambda share, _: self.hop.seconds(share * self.block_bytes), self.hop.both_ways, self.cover)
 
     def time(self, kind: str, unroll: int = UNROLL, **changed: object) -> Played:
         ring = replace(self, **changed)

@@ -10,9 +10,9 @@ from typing import assert_never
 from shardwise.chips import Memory
 from shardwise.layout import Layout
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
-from shardwise.schedule.events import Events
+from shardwise.schedule.events import Events, Send
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
-from shardwise.schedule.rings import gather_matmul, matmul_gather, matmul_scatter
+from shardwise.schedule.rings import Grid, gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.strands import is_one_product
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
 
@@ -89,25 +89,34 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             for gather in gathers:
                 whole[gather.array] = _gathered(before[gather.array], gather)
             product = _product(einsum, costs, sizes, whole)
-            return _rotated(gathers, costs, product, {g.array: _bytes(before[g.array], sizes, costs) for g in gathers}, live)
+            first, second = (next(g for g in gathers if g.array == name) for name in einsum.operands)
+            blocks = [_bytes(before[g.array], sizes, costs) for g in (first, second)]
+            return _rotated((first, second), costs, product, blocks, live)
         case _:
             assert_never(step)
 
 
 def _rotated(
-    gathers: tuple[AllGather, AllGather], costs: Costs, product: _Product, blocks: Mapping[str, float], live: float
-) -> StepCost:
-    """Both operands rotate at once, after each has been skewed to where it meets the other: nothing hides the skews."""
-    sizes = [costs.mesh.extent(gather.axes) for gather in gathers]
-    turns = math.lcm(*sizes)
-    one = product.seconds(costs, gathers[0].dim, 1 / turns, adds=True)
-    hops = [costs.hop(gather.axes).seconds(blocks[gather.array] * n / turns) for gather, n in zip(gathers, sizes, strict=True)]
-    skew = sum(n // 2 * costs.hop(g.axes).seconds(blocks[g.array]) for g, n in zip(gathers, sizes, strict=True))
-    slowest = max(hops) if not isinstance(costs.hardware.links, Memory) else 0.0
-    moving = skew + (turns - 1) * sum(hops)
-    alone = moving if isinstance(costs.hardware.links, Memory) else skew + (turns - 1) * max(0.0, slowest - one)
-    sent = sum(blocks[gather.array] * (n - 1) for gather, n in zip(gathers, sizes, strict=True))
-    return StepCost(turns * one + alone, product.flops, sent, live + 2 * sum(blocks.values()), moving, alone)
+    gathers: Sequence[AllGather], costs: Costs, product: _Product, blocks: Sequence[float], live: float
+) -> StepCost:  # fmt: skip
+    """Both operands rotate at once, each along links of its own; nothing hides that they first move to where they meet."""
+    grid = Grid((costs.mesh.extent(gathers[0].axes), costs.mesh.extent(gathers[1].axes)))
+    hops = [costs.hop(gather.axes) for gather in gathers]
+
+    def moved(_: float, send: Send) -> float:
+        k = send.transfer
+        return grid.hops(k, send.pairs) * hops[k].seconds(blocks[k])
+
+    events = rotate_matmul(grid.sizes)
+    one = product.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
+    moving = math.fsum(moved(1.0, event) for event in events if isinstance(event, Send))
+    if isinstance(costs.hardware.links, Memory):
+        seconds = grid.steps * one + moving
+    else:
+        seconds = play(events, 1, Links(moved), lambda share, parts: one).seconds
+    sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
+    exposed = min(seconds - grid.steps * one, moving)
+    return StepCost(seconds, product.flops, sent, live + 2 * sum(blocks), moving, max(0.0, exposed))
 
 
 def _played(
@@ -121,10 +130,10 @@ def _played(
     hop = costs.hop(axes)
     moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
     if isinstance(costs.hardware.links, Memory):
-        busy = play(events, width, Links(lambda share: 0.0), multiply, written).busy_seconds
+        busy = play(events, width, Links(lambda share, _: 0.0), multiply, written).busy_seconds
         return Played(busy + moving, busy), moving
     cover = costs.cover * block / flops if flops else math.inf
-    links = Links(lambda share: hop.seconds(share * block), hop.both_ways, cover)
+    links = Links(lambda share, _: hop.seconds(share * block), hop.both_ways, cover)
     return play(events, width, links, multiply, written), moving
 
 

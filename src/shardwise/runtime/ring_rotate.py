@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.runtime.ring_products import Numbers, Product, as_varying, cut, product, varying_axes
-from shardwise.schedule.events import Pair
-from shardwise.schedule.rings import Grid
+from shardwise.schedule.events import Await, Matmul, Pair, Pairs, Send
+from shardwise.schedule.rings import Grid, rotate_matmul
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,13 @@ class Rotation:
 
     def moved(self, array: Any, k: int, before: int | None, after: int | None) -> Any:
         """Operand k as it is needed at step `after`, from where it is at `before`; None is where it lives."""
-        pairs = [(self.number(source), self.number(target)) for source, target in self.grid.pairs(k, before, after)]
-        stays = all(source == target for source, target in pairs)
-        return array if stays else lax.ppermute(array, self.in_mesh_order, pairs)
+        pairs = self.grid.pairs(k, before, after)
+        return array if all(source == target for source, target in pairs) else self.sent(array, pairs)
+
+    def sent(self, array: Any, pairs: Pairs) -> Any:
+        """What arrives here when every device sends an array as the pairs of positions say."""
+        numbers = [(self.number(source), self.number(target)) for source, target in pairs]
+        return lax.ppermute(array, self.in_mesh_order, numbers)
 
     def piece(self, array: Any, k: int, step: int) -> Any:
         """The piece of operand k's present shard that is multiplied at a step."""
@@ -72,18 +76,25 @@ class Rotation:
 
 def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
     """Multiply and pass on, the next shards on their way while the present ones are multiplied."""
-    dtype = job.numbers.of_result(operands)
-    total: Any = None
-    held = [job.moved(array, k, None, 0) for k, array in enumerate(operands)]
-    for step in range(job.steps):
-        coming = _passed_on(job, held, step, step + 1) if step + 1 < job.steps else held
-        if total is not None:  # a product that waits for the sum takes the addition in
-            total, held = lax.optimization_barrier((total, held))
-        factors = [job.piece(array, k, step) for k, array in enumerate(held)]
-        new = product(factors, job.product, job.numbers, is_summand=True)
-        total = new if total is None else total + new
-        held, total = lax.optimization_barrier((coming, total))
-    return total.astype(dtype)
+    held, coming, total = list(operands), dict[int, Any](), None
+    for event in rotate_matmul(job.sizes):
+        match event:
+            case Send(k, _, pairs, _):
+                coming[k] = job.sent(held[k], pairs)
+            case Await():
+                held, coming = [coming.get(k, array) for k, array in enumerate(held)], {}
+                if total is not None:
+                    held, total = lax.optimization_barrier((held, total))
+            case Matmul((part,)):
+                if total is not None:  # a product that waits for the sum takes the addition in
+                    total, held = lax.optimization_barrier((total, held))
+                factors = [job.piece(array, k, part.away) for k, array in enumerate(held)]
+                new = product(factors, job.product, job.numbers, is_summand=True)
+                total = new if total is None else total + new
+            case _:
+                raise AssertionError(f"no event of a rotation: {event}")
+    assert total is not None
+    return total.astype(job.numbers.of_result(operands))
 
 
 def rotate_back(job: Rotation, k: int, other: Any, cotangent: Any) -> Any:
@@ -96,10 +107,6 @@ def rotate_back(job: Rotation, k: int, other: Any, cotangent: Any) -> Any:
         total = _with(job, total, held, k, step, cotangent)
         held, total = lax.optimization_barrier((coming, total))
     return job.moved(total, k, job.steps - 1, None)
-
-
-def _passed_on(job: Rotation, arrays: Sequence[Any], before: int, after: int) -> list[Any]:
-    return [job.moved(array, k, before, after) for k, array in enumerate(arrays)]
 
 
 def _with(job: Rotation, total: Any, held: Any, k: int, step: int, cotangent: Any) -> Any:

@@ -1,7 +1,7 @@
 """How long a schedule takes: its events on one clock, each transfer on the links of its way.
 
 >>> from shardwise.schedule.rings import gather_matmul
->>> links = Links(lambda share: 1e-6 * share, both_ways=True)
+>>> links = Links(lambda share, _: 1e-6 * share, both_ways=True)
 >>> played = play(gather_matmul(4, "ring", 1, 1), 1, links, lambda share, parts: 2e-6 * share)
 >>> round(played.seconds * 1e6, 3), round(played.exposed_seconds * 1e6, 3)     # 4 products of 2 us hide hops of 1 us
 (8.0, 0.0)
@@ -19,18 +19,19 @@ from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, u
 TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
 
 Seconds = Callable[[float], float]  # of a share of a block
+SendSeconds = Callable[[float, Send], float]  # of a share of a block, and what else it depends on
 MatmulSeconds = Callable[[float, int], float]  # of so many parts at once, together such a share of a block
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What carries a ring: the seconds of one hop of a share of a block, and whether each way has links of its own.
+    """What carries the parts: the seconds of a transfer of a share of a block, and whether each way has links of its own.
 
     `cover`: a compiler may start a transfer late, when the products left before its end are what it takes for enough: of
     a block's transfer so many times a block's product. By default it starts as soon as it can.
     """
 
-    seconds: Seconds
+    seconds: SendSeconds
     both_ways: bool = True
     cover: float = math.inf
 
@@ -70,7 +71,7 @@ def play(
     order, tail = _order(events, TRIPS)
     if not math.isinf(links.cover):
         order = _late(order, width, links.cover)
-    hops: dict[float, float] = {}
+    hops: dict[tuple[int, int], float] = {}  # by the part's width, and who sends to whom
     products: dict[tuple[float, int], float] = {}
     free, arrival = [0.0, 0.0], dict[int, float]()
     now = busy = 0.0
@@ -79,12 +80,12 @@ def play(
     for event in order:
         start, took = now, 0.0
         match event:
-            case Send(transfer, way, _, part):
-                share = part.width / width
-                if share not in hops:
-                    hops[share] = links.seconds(share)
+            case Send(transfer, way, pairs, part):
+                known = part.width, id(pairs)
+                if known not in hops:
+                    hops[known] = links.seconds(part.width / width, event)
                 lane = 0 if way > 0 or not links.both_ways else 1
-                start, took = max(now, free[lane]), hops[share]
+                start, took = max(now, free[lane]), hops[known]
                 free[lane] = arrival[transfer] = start + took
             case Await(transfers):
                 now = max([now, *(arrival[transfer] for transfer in transfers)])

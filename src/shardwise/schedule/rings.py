@@ -140,6 +140,39 @@ def matmul_gather(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
 
 
 @functools.lru_cache(maxsize=1024)
+def rotate_matmul(sizes: Pair) -> Events:
+    """Two operands move, operand k along its axis of `sizes[k]` devices: each to where they meet, and on after every product.
+
+    What one product needs next is on its way behind it; nothing is in front of the first. Parts are pieces of the summed
+    dimension, counted by step.
+
+    >>> print(*rotate_matmul((2, 1)), sep="\\n")
+    multiply +0[0:1]
+    send +1[0:1] up as 0
+    multiply +1[0:1]
+    """
+    grid, found = Grid(sizes), list[Event]()
+
+    def passed_on(before: int | None, after: int) -> list[Event]:
+        moves = {k: pairs for k in (0, 1) if (pairs := grid.pairs(k, before, after)) and not _stays(pairs)}
+        return [Send(k, 1 - 2 * k, pairs, Part(after, (0, 1))) for k, pairs in moves.items()]
+
+    def awaited(sends: Sequence[Event]) -> list[Event]:
+        return [Await(tuple(send.transfer for send in sends if isinstance(send, Send)))] if sends else []
+
+    skew = passed_on(None, 0)
+    found += [*skew, *awaited(skew)]
+    for step in range(grid.steps):
+        sends = passed_on(step, step + 1) if step + 1 < grid.steps else []
+        found += [*sends, Matmul((Part(step, (0, 1)),)), *awaited(sends)]
+    return tuple(found)
+
+
+def _stays(pairs: Pairs) -> bool:
+    return all(source == target for source, target in pairs)
+
+
+@functools.lru_cache(maxsize=1024)
 def neighbours(n: int, way: int) -> Pairs:
     """Who sends to whom when every position of a circle sends one place up (`way` = 1) or down (-1).
 
@@ -199,8 +232,18 @@ class Grid:
 
     def moves(self, k: int) -> list[Pairs]:
         """Every time that operand k is passed on, from where it lives to the last product; none in which all stay."""
-        passed = [self.pairs(k, step - 1 if step else None, step) for step in range(self.steps)]
-        return [pairs for pairs in passed if any(source != target for source, target in pairs)]
+        return [event.pairs for event in rotate_matmul(self.sizes) if isinstance(event, Send) and event.transfer == k]
+
+    def hops(self, k: int, pairs: Pairs) -> int:
+        """How far operand k goes along its axis at most, round the shorter way.
+
+        >>> grid = Grid((4, 4))
+        >>> grid.hops(0, grid.pairs(0, None, 0)), grid.hops(0, grid.pairs(0, 0, 1))
+        (2, 1)
+        """
+        n = self.sizes[k]
+        along = [tuple(place // self.sizes[1] if k == 0 else place % self.sizes[1] for place in pair) for pair in pairs]
+        return max(min((target - source) % n, (source - target) % n) for source, target in along)
 
     def _number(self, place: Pair) -> int:
         return place[0] * self.sizes[1] + place[1]
