@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from shardwise.chips.topology import Topology
     from shardwise.compiled.audit import Audit
     from shardwise.compiled.compiling import audit, rehearse
-    from shardwise.compiled.schedule.timeline import Timeline
     from shardwise.errors import ShardwiseError
     from shardwise.layout import Layout
     from shardwise.mesh import Mesh
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from shardwise.runtime.checking import Check, check
     from shardwise.runtime.devices import make_mesh, simulate
     from shardwise.runtime.padding import true_shape
+    from shardwise.schedule.timeline import Timeline
 
 _HOMES = {
     "Audit": "shardwise.compiled.audit",
@@ -44,7 +44,7 @@ _HOMES = {
     "Program": "shardwise.program",
     "Report": "shardwise.reporting",
     "ShardwiseError": "shardwise.errors",
-    "Timeline": "shardwise.compiled.schedule.timeline",
+    "Timeline": "shardwise.schedule.timeline",
     "Topology": "shardwise.chips.topology",
     "audit": "shardwise.compiled.compiling",
     "check": "shardwise.runtime.checking",

@@ -10,10 +10,13 @@ import io
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shardwise import __version__
 from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
+
+if TYPE_CHECKING:
+    from shardwise.planning.plan import Candidate
 
 EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
 GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.
@@ -118,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "--confirm", metavar="v5e:2x4", help="compile the first candidates for a target, and rank what came out"
     )
     planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
+    planning.add_argument("--timeline", action="store_true", help="print when its compute and transfers run, as estimated, too")
     planning.set_defaults(command=plan_command)
     running = commands.add_parser(
         "run",
@@ -323,6 +327,8 @@ def plan_command(options: argparse.Namespace) -> int:
 
     if options.code and options.json:
         raise ShardwiseError("--code and --json are two forms of the same plan: ask for one of them")
+    if options.timeline and (options.code or options.json):
+        raise ShardwiseError("--timeline is printed below the plan: it goes with neither --code nor --json")
     sizes = parse_sizes(options.sizes)
     if options.pad:
         sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
@@ -336,7 +342,15 @@ def plan_command(options: argparse.Namespace) -> int:
         print(as_json(facts(ranked)))
     else:
         print(ranked.explain())
+        if options.timeline:
+            print(_timelines(ranked.best))
     return 0
+
+
+def _timelines(best: Candidate) -> str:
+    """That of the estimate, and that of what was compiled."""
+    found = [] if best.is_compilers_own else [best.timeline()]
+    return "".join(f"\n{line}" for line in (*found, *([best.confirmed] if best.confirmed else [])))
 
 
 def hardware_command(options: argparse.Namespace) -> int:

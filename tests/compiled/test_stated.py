@@ -12,13 +12,14 @@ from shardwise.chips import hardware
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import Algorithm
-from shardwise.compiled.schedule.timeline import Timeline, timeline
+from shardwise.compiled.schedule.timeline import timeline
 from shardwise.compiled.schedule.work import flops_per_device
 from shardwise.compiled.text.hlo import parse_instruction, read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.text.stated import algorithm
 from shardwise.compiled.text.walk import survey, visits
 from shardwise.mesh import Mesh
+from shardwise.schedule.timeline import Timeline
 
 RINGS = "UniDirection{n}Strategy{{colors:{colors} phases:1 cores:{{4}},{{4}} nophase0:0}}"
 GOLDEN = Path(__file__).parents[1] / "golden" / "texts"

@@ -11,12 +11,13 @@ import pytest
 
 from shardwise.chips import hardware
 from shardwise.chips.links import Route
-from shardwise.compiled.schedule.timeline import Timeline, timeline
+from shardwise.compiled.schedule.timeline import timeline
 from shardwise.compiled.schedule.work import flops_per_device, product_flops
 from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.text.walk import survey, visits
 from shardwise.mesh import Mesh
+from shardwise.schedule.timeline import Timeline
 
 V5E = hardware("tpu-v5e")
 LINK, HOP, HBM, CLOCK = 4.5e10, 1e-6, 8.1e11, 1.5e9

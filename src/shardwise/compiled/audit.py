@@ -14,13 +14,14 @@ from shardwise.compiled import certify, table
 from shardwise.compiled.facts import Argument, Collective, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
 from shardwise.compiled.reshapes import Reshape
-from shardwise.compiled.schedule.timeline import Timeline, timeline
+from shardwise.compiled.schedule.timeline import timeline
 from shardwise.compiled.schedule.work import flops_per_device
 from shardwise.compiled.text.hlo import Module, Unread, read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.uneven import Uneven
 from shardwise.errors import HardwareError
 from shardwise.mesh import Mesh
+from shardwise.schedule.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from shardwise.planning.explain import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
-    from shardwise.compiled.schedule.timeline import Timeline
+    from shardwise.schedule.timeline import Timeline
 
 MOST_ROWS = 40
 MOST_FINDINGS = 10

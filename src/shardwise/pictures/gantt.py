@@ -9,7 +9,7 @@ from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
 from shardwise.planning.explain import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from shardwise.compiled.schedule.timeline import Span, Timeline
+    from shardwise.schedule.timeline import Span, Timeline
 
 WORDS = {
     "product": "products", "compute": "other work", "wait": "waiting for transfers: exposed",
@@ -20,7 +20,7 @@ WORDS = {
 
 def timeline_picture(timeline: Timeline) -> Picture:
     """A timeline with its sums, its lanes, and what of each collective work hides."""
-    from shardwise.compiled.schedule.gantt import totals
+    from shardwise.schedule.gantt import totals
 
     title = f"{timeline.name} on {timeline.hardware}"
     chart = timeline_lanes(timeline)
@@ -30,7 +30,7 @@ def timeline_picture(timeline: Timeline) -> Picture:
 
 def timeline_lanes(timeline: Timeline) -> Lanes:
     """The lanes alone, with their sums and what was assumed."""
-    from shardwise.compiled.schedule.gantt import totals
+    from shardwise.schedule.gantt import totals
 
     whole = timeline.step_seconds
     lanes = tuple(
@@ -39,7 +39,7 @@ def timeline_lanes(timeline: Timeline) -> Lanes:
     )
     kinds = tuple((kind, words) for kind, words in WORDS.items() if any(_kind(span) == kind for span in timeline.spans))
     assumed = tuple(("assumed: " if note == timeline.notes[0] else "") + note for note in timeline.notes)
-    return Lanes("modelled from the compiled schedule", lanes, tuple(ticks(whole)), kinds, (totals(timeline), *assumed))
+    return Lanes(timeline.origin, lanes, tuple(ticks(whole)), kinds, (totals(timeline), *assumed))
 
 
 def _bars(timeline: Timeline, lane: str) -> Iterator[Bar]:

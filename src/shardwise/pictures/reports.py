@@ -11,7 +11,7 @@ from shardwise.chips.links import assumptions
 from shardwise.compiled.table import flops_text
 from shardwise.errors import AuditMismatchError, counted
 from shardwise.pictures.boards import board
-from shardwise.pictures.estimates import estimate_lanes, memory_steps, wire_table
+from shardwise.pictures.estimates import memory_steps, wire_table
 from shardwise.pictures.gantt import timeline_lanes
 from shardwise.pictures.picture import Board, Lanes, Table
 from shardwise.pictures.placement import Placement
@@ -165,8 +165,8 @@ def _placements(ranked: Ranking) -> Iterator[Board]:
 
 def _charts(ranked: Ranking, audit: Audit | None) -> Iterator[Chart]:
     best = ranked.best
-    if best.estimate.steps:
-        yield Chart("The estimate", estimate_lanes(best), best.estimate.seconds)
+    if best.estimate.steps and not best.is_compilers_own:
+        yield Chart("The estimate", timeline_lanes(best.timeline()), best.estimate.seconds)
     if audit is not None:
         from shardwise.compiled.table import replayed
 

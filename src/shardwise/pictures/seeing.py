@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.compiled.audit import Audit
-from shardwise.compiled.schedule.timeline import Timeline
 from shardwise.errors import LayoutError, MeshError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
@@ -19,6 +18,7 @@ from shardwise.pictures.picture import Picture, Words
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.plans import plan_picture
 from shardwise.planning.plan import Ranking
+from shardwise.schedule.timeline import Timeline
 
 NO_SIZES = "no sizes are given: one element a block"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from shardwise.chips import Memory
@@ -40,8 +40,47 @@ class _Product:
         return sum(bytes_ * share for place, (dims, bytes_) in enumerate(self.operands) if place != gathered and dim in dims)
 
 
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A fused step's schedule with what its events take: ready to be played.
+
+    `lanes` name the links of each way; `moving` is how long all transfers take, as if alone; devices that share one host's
+    cores hide none of it, and their transfers are paid after the work.
+    """
+
+    events: Events
+    width: int
+    links: Links
+    matmul: MatmulSeconds
+    copy: Seconds | None
+    lanes: tuple[str, str]
+    moving: float
+    flops: float
+    wire_bytes: float
+    held_bytes: float
+
+    @property
+    def hides(self) -> bool:
+        return self.links is not ASIDE
+
+    def played(self, *, record: bool = False) -> Played:
+        found = play(self.events, self.width, self.links, self.matmul, self.copy, record=record)
+        return found if self.hides else replace(found, seconds=found.busy_seconds + self.moving)
+
+
+ASIDE = Links(lambda share, send: 0.0)
+
+
 def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], live: float) -> StepCost:
-    """Price a fused step by its schedule; `live` are the bytes held beside what it gathers or sums."""
+    """The cost of a fused step, by playing its schedule; `live` are the bytes held beside what it gathers or sums."""
+    ring = priced(step, costs, sizes, before)
+    found = ring.played()
+    exposed = min(found.exposed_seconds, ring.moving)
+    return StepCost(found.seconds, ring.flops, ring.wire_bytes, live + ring.held_bytes, ring.moving, exposed)
+
+
+def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> Priced:
+    """A fused step's schedule with its prices; widths are counted in chunks, all of them equal."""
     match step:
         case GatherEinsum(gather, einsum, way, chunks):
             n = costs.mesh.extent(gather.axes)
@@ -59,31 +98,27 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
                 return product.seconds(costs, gather.dim, share / n, adds) + copied
 
             events = gather_matmul(n, way, chunks, chunks)
-            time = _played(events, chunks, costs, way, gather.axes, n, block, product.flops / n, multiply)
-            return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
+            return _ring(
+                events, chunks, costs, gather.axes, way, block, product.flops, multiply, flops_of_block=product.flops / n
+            )
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
             product = _product(einsum, costs, sizes, before)
-            block = product.out[1] / n
 
             def multiply(share: float, parts: int = 1) -> float:
                 return product.seconds(costs, scatter.dim, share / n, adds=True)
 
-            events = matmul_scatter(n, way, chunks, 2 * chunks)
-            time = _played(events, 2 * chunks, costs, way, scatter.axes, n, block, product.flops / n, multiply)
-            return _cost(time, product.flops, (n - 1) * block, live + 2 * block)
+            events, block, each = matmul_scatter(n, way, chunks, 2 * chunks), product.out[1] / n, product.flops / n
+            return _ring(events, 2 * chunks, costs, scatter.axes, way, block, product.flops, multiply, flops_of_block=each)
         case EinsumGather(einsum, gather, way, chunks):
-            n = costs.mesh.extent(gather.axes)
             product = _product(einsum, costs, sizes, before)
-            block = product.out[1]
 
             def multiply(share: float, parts: int = 1) -> float:  # cut where the least is read again
                 return min(product.seconds(costs, dim, share, adds=False, is_next=False) for dim in einsum.dims)
 
-            events = matmul_gather(n, way, chunks, chunks)
-            written = lambda share: costs.copy(share * block)  # noqa: E731
-            time = _played(events, chunks, costs, way, gather.axes, n, block, product.flops, multiply, written)
-            return _cost(time, product.flops, (n - 1) * block, live + 3 * block)
+            events, block = matmul_gather(costs.mesh.extent(gather.axes), way, chunks, chunks), product.out[1]
+            ring = _ring(events, chunks, costs, gather.axes, way, block, product.flops, multiply, flops_of_block=product.flops)
+            return replace(ring, copy=lambda share: costs.copy(share * block), held_bytes=3 * block)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
             for gather in gathers:
@@ -91,14 +126,28 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
             product = _product(einsum, costs, sizes, whole)
             first, second = (next(g for g in gathers if g.array == name) for name in einsum.operands)
             blocks = [_bytes(before[g.array], sizes, costs) for g in (first, second)]
-            return _rotated((first, second), costs, product, blocks, live)
+            return _rotation((first, second), costs, product, blocks)
         case _:
             assert_never(step)
 
 
-def _rotated(
-    gathers: Sequence[AllGather], costs: Costs, product: _Product, blocks: Sequence[float], live: float
-) -> StepCost:  # fmt: skip
+def _ring(
+    events: Events, width: int, costs: Costs, axes: tuple[str, ...], way: str, block: float, flops: float,
+    multiply: MatmulSeconds, *, flops_of_block: float,
+) -> Priced:  # fmt: skip
+    """A ring whose blocks have so many bytes; hops take no account of who sends."""
+    hop, n = costs.hop(axes), costs.mesh.extent(axes)
+    moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
+    cover = costs.cover * block / flops_of_block if flops_of_block else math.inf
+    links = Links(lambda share, _: hop.seconds(share * block), hop.both_ways, cover)
+    if isinstance(costs.hardware.links, Memory):
+        links = ASIDE
+    over = ",".join(axes)
+    lanes = (f"{over} up", f"{over} down") if hop.both_ways else (over, over)
+    return Priced(events, width, links, multiply, None, lanes, moving, flops, (n - 1) * block, 2 * block)
+
+
+def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blocks: Sequence[float]) -> Priced:
     """Both operands rotate at once, each along links of its own; nothing hides that they first move to where they meet."""
     grid = Grid((costs.mesh.extent(gathers[0].axes), costs.mesh.extent(gathers[1].axes)))
     hops = [costs.hop(gather.axes) for gather in gathers]
@@ -110,36 +159,10 @@ def _rotated(
     events = rotate_matmul(grid.sizes)
     one = product.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
     moving = math.fsum(moved(1.0, event) for event in events if isinstance(event, Send))
-    if isinstance(costs.hardware.links, Memory):
-        seconds = grid.steps * one + moving
-    else:
-        seconds = play(events, 1, Links(moved), lambda share, parts: one).seconds
+    links = ASIDE if isinstance(costs.hardware.links, Memory) else Links(moved)
     sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
-    exposed = min(seconds - grid.steps * one, moving)
-    return StepCost(seconds, product.flops, sent, live + 2 * sum(blocks), moving, max(0.0, exposed))
-
-
-def _played(
-    events: Events, width: int, costs: Costs, way: str, axes: tuple[str, ...], n: int, block: float, flops: float,
-    multiply: MatmulSeconds, written: Seconds | None = None,
-) -> tuple[Played, float]:  # fmt: skip
-    """The ring's time, and how long its transfers take in all; devices that share one host's cores hide nothing.
-
-    A block has so many bytes, and its product so many FLOPs.
-    """
-    hop = costs.hop(axes)
-    moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
-    if isinstance(costs.hardware.links, Memory):
-        busy = play(events, width, Links(lambda share, _: 0.0), multiply, written).busy_seconds
-        return Played(busy + moving, busy), moving
-    cover = costs.cover * block / flops if flops else math.inf
-    links = Links(lambda share, _: hop.seconds(share * block), hop.both_ways, cover)
-    return play(events, width, links, multiply, written), moving
-
-
-def _cost(time: tuple[Played, float], flops: float, sent: float, live: float) -> StepCost:
-    ring, moving = time
-    return StepCost(ring.seconds, flops, sent, live, moving, min(ring.exposed_seconds, moving))
+    lanes = (",".join(gathers[0].axes), ",".join(gathers[1].axes))
+    return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, product.flops, sent, 2 * sum(blocks))
 
 
 def _product(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> _Product:

@@ -20,7 +20,20 @@ from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.stages import Programs, programs_of
 from shardwise.program import Program, sums_stay_whole
-from shardwise.steps import WAYS, AllGather, AllReduce, Einsum, Fused, GatherEinsum, ReduceScatter, Step, moved_axes, product_of
+from shardwise.schedule.timeline import Timeline
+from shardwise.steps import (
+    WAYS,
+    AllGather,
+    AllReduce,
+    Automatic,
+    Einsum,
+    Fused,
+    GatherEinsum,
+    ReduceScatter,
+    Step,
+    moved_axes,
+    product_of,
+)
 
 KEPT = 10
 REMEMBERED = 32  # problems; of thousands of devices a ranking may take megabytes
@@ -35,12 +48,30 @@ class Candidate:
 
     program: Program
     estimate: Estimate
-    confirmed: Any = None  # the timeline of what a compiler made of it (`sw.plan(..., confirm=...)`)
+    confirmed: Timeline | None = None  # of what a compiler made of it (`sw.plan(..., confirm=...)`)
+    task: Problem | None = field(default=None, compare=False, repr=False)  # that it was priced for
 
     @property
     def seconds(self) -> float:
         """The modelled time of the compiled program where it is known, else that of the estimate."""
         return self.estimate.seconds if self.confirmed is None else self.confirmed.step_seconds
+
+    @property
+    def is_compilers_own(self) -> bool:
+        """Whether the compiler chooses what moves."""
+        return any(isinstance(step, Automatic) for step in self.program.steps)
+
+    def timeline(self) -> Timeline:
+        """When compute and transfers run, as estimated; `confirmed` is that of the compiled program, once there is one.
+
+        Raises:
+            PlanError: it is the compiler's own program, which has no steps to be played.
+        """
+        from shardwise.planning.timelines import estimated_timeline
+
+        if self.task is None or self.is_compilers_own:
+            raise PlanError("the compiler's own choice has no timeline before it is compiled: take that of `confirmed`")
+        return estimated_timeline(self.program, self.estimate, self.task)
 
     def __str__(self) -> str:
         from shardwise.planning.explain import steps_text
@@ -304,7 +335,7 @@ def _renamed(step: Any, old: str, new: str) -> Step:
 
 
 def _price(program: Program, costs: Costs, task: Problem) -> Candidate:
-    return Candidate(program, estimate(program, costs, task.sizes))
+    return Candidate(program, estimate(program, costs, task.sizes), task=task)
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,9 @@ def rotate_matmul(sizes: Pair) -> Events:
     dimension, counted by step.
 
     >>> print(*rotate_matmul((2, 1)), sep="\\n")
-    multiply +0[0:1]
     send +1[0:1] up as 0
+    multiply +0[0:1]
+    await 0
     multiply +1[0:1]
     """
     grid, found = Grid(sizes), list[Event]()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from shardwise.compiled.schedule.tape import Await, Enter, Issue, Tape, Transfer, Work
+from shardwise.schedule.timeline import COMPUTE
 
-COMPUTE = "compute"
 MOST_TRIPS_APART = 2000  # trips that differ from each other are run one by one up to here
 Free = tuple[tuple[str, int], ...]  # lanes that are still busy, and for how long from now
 

@@ -3,124 +3,22 @@
 from __future__ import annotations
 
 import bisect
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from shardwise import writing
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.schedule.kernels import Cores
-from shardwise.compiled.schedule.replay import COMPUTE, Event, Player, Run, flattened
+from shardwise.compiled.schedule.replay import Event, Player, Run, flattened
 from shardwise.compiled.schedule.tape import FROM_HOST, PER_SECOND, TO_HOST, record
 from shardwise.compiled.schedule.work import Workbook
 from shardwise.compiled.text.hlo import Module
 from shardwise.mesh import Mesh
+from shardwise.schedule.timeline import COMPUTE, Share, Span, Timeline
 
 MOST_SPANS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Something on a lane: `compute`, `product`, `wait`, `transfer`, `copy`; `loop` stands for trips that are not kept.
-
-    `trip` is that of the innermost loop, from 0; `moved_bytes` what one device sends or copies.
-    """
-
-    name: str
-    lane: str
-    kind: str
-    start_seconds: float
-    seconds: float
-    trip: int | None = None
-    collective: Collective | None = None
-    moved_bytes: float = 0.0
-    line: str = ""
-
-    @property
-    def end_seconds(self) -> float:
-        return self.start_seconds + self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """All trips of one collective: how long it travels, and how long the compute lane waits for it."""
-
-    collective: Collective
-    transfer_seconds: float
-    exposed_seconds: float
-
-    @property
-    def hidden(self) -> float:
-        """The share of its time that work hides; 1 where it takes none."""
-        return 1 - self.exposed_seconds / self.transfer_seconds if self.transfer_seconds else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """One call of a compiled program on one device, modelled from the compiler's schedule.
-
-    Attributes:
-        spans: what is on the lanes, by start; beyond `MOST_SPANS` the trips of loops are left out, and `notes` say so.
-        step_seconds: the whole call. It is `compute_seconds`, `exposed_seconds` and `copy_wait_seconds` together.
-        compute_seconds: when the cores work.
-        transfer_seconds: of all collectives together, each as if alone.
-        exposed_seconds: when the cores wait for collectives.
-        copy_wait_seconds: when they wait for copies between memories.
-        critical_path: the spans that make the step as long as it is, from its end back to its start.
-        utilisation: the time that the products would take at the chip's peak, as a share of the step.
-        lanes: every lane with the seconds for which it is busy.
-        shares: each collective with what of it is hidden.
-    """
-
-    name: str
-    hardware: str
-    spans: tuple[Span, ...]
-    step_seconds: float
-    compute_seconds: float
-    transfer_seconds: float
-    exposed_seconds: float
-    copy_wait_seconds: float
-    critical_path: tuple[Span, ...]
-    utilisation: float
-    product_flops: float
-    lanes: tuple[tuple[str, float], ...]
-    shares: tuple[Share, ...]
-    notes: tuple[str, ...]
-
-    def share(self, collective: Collective) -> Share | None:
-        """What of a collective is hidden; None of one that the replay does not hold."""
-        place = (collective.computation, collective.name)
-        return next((s for s in self.shares if (s.collective.computation, s.collective.name) == place), None)
-
-    def chrome_trace(self) -> dict[str, Any]:
-        """The timeline as Chrome's trace events, which ui.perfetto.dev opens."""
-        from shardwise.compiled.schedule.chrome import trace
-
-        return trace(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace as JSON.
-
-        Raises:
-            FileError: the file cannot be written; then one that stood there still does.
-        """
-        writing.write(path, json.dumps(self.chrome_trace()))
-
-    def __str__(self) -> str:
-        from shardwise.compiled.schedule.gantt import drawn
-
-        return drawn(self)
-
-    def _repr_html_(self) -> str | None:
-        from shardwise.pictures.gantt import timeline_picture  # the floor of sight, when a notebook asks for it
-        from shardwise.pictures.page import notebook
-
-        return notebook(lambda: timeline_picture(self))
 
 
 def timeline(

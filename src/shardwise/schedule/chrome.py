@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shardwise.compiled.schedule.timeline import Span, Timeline
+    from shardwise.schedule.timeline import Span, Timeline
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardwise.errors import one_line
 
 if TYPE_CHECKING:
-    from shardwise.compiled.schedule.timeline import Span, Timeline
+    from shardwise.schedule.timeline import Span, Timeline
 
 MARKS = {"compute": "#", "product": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
 LEGEND = "M products, # other work, . waiting, = collectives, - copies between memories"
@@ -22,7 +22,7 @@ def drawn(timeline: Timeline, width: int = 100) -> str:
     rows = [lane for lane, _ in timeline.lanes]
     margin = max([len(lane) for lane in rows] + [7]) + 2
     columns = max(width - margin, 10)
-    lines = [f"{timeline.name} on {timeline.hardware}: modelled from the compiled schedule"]
+    lines = [f"{timeline.name} on {timeline.hardware}: {timeline.origin}"]
     for lane in rows:
         lines.append(f"{lane:<{margin}}" + _row([s for s in timeline.spans if s.lane == lane], timeline.step_seconds, columns))
     lines += _scale(timeline.step_seconds, margin, columns)

@@ -1,0 +1,149 @@
+"""The timeline of a program before it is compiled: what runs when, and what waits, as it is priced."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from shardwise.chips import Torus
+from shardwise.chips.links import assumptions
+from shardwise.layout import Axes, Layout
+from shardwise.planning.cost import Estimate
+from shardwise.planning.overlap import priced
+from shardwise.planning.prices import Costs, StepCost
+from shardwise.planning.problem import Problem, costs_of, routes_of
+from shardwise.program import Program
+from shardwise.schedule.events import Await, Copy, Matmul, Send
+from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
+from shardwise.steps import (
+    Fused,
+    Step,
+    describe,
+    kind,
+    moved_axes,
+    product_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A step that moves data, as a timeline names it."""
+
+    kind: str
+    axes: Axes
+    name: str
+    source: str
+    computation: str = ""
+    op_name: str = ""
+
+
+def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> Timeline:
+    """One device's timeline: its matmuls, its links, and its waits, one step after the other.
+
+    >>> from shardwise.notation import parse
+    >>> from shardwise.planning.plan import rank
+    >>> from shardwise.planning.problem import problem
+    >>> sizes = {"I": 16384, "J": 1024, "K": 2048}
+    >>> best = rank(problem(parse("A[I_x, J] · B[J, K] -> C[I, K]"), sizes, "x=8", "v5e:2x4"))[0]
+    >>> line = best.timeline()
+    >>> line.step_seconds == best.estimate.seconds, [lane for lane, _ in line.lanes]
+    (True, ['compute', 'x up', 'x down'])
+    """
+    costs, now = costs_of(task), 0.0
+    spans: list[Span] = []
+    shares: list[Share] = []
+    for number, (step, cost, before) in enumerate(zip(program.steps, estimate.steps, program.states(), strict=False), 1):
+        moving = None
+        if cost.transfer_seconds:
+            name = "collective-permute" if isinstance(step, Fused) else kind(step)
+            moving = Moving(name, moved_axes(step), f"step {number} {name}", f"step {number}: {describe(step)}")
+            shares.append(Share(moving, cost.transfer_seconds, cost.exposed_seconds))
+        spans += _spans(step, cost, moving, now, number, costs, task.sizes, before)
+        now += cost.seconds
+    lanes = {COMPUTE: 0.0}
+    for span in spans:
+        if span.kind != "wait":
+            lanes[span.lane] = lanes.get(span.lane, 0.0) + span.seconds
+    peak = costs.hardware.flops(task.dtype, task.mesh)
+    return Timeline(
+        name=str(task.equation),
+        hardware=task.hardware.name if task.topology is None else str(task.topology),
+        spans=tuple(sorted(spans, key=lambda span: (span.start_seconds, span.lane))),
+        step_seconds=estimate.seconds,
+        compute_seconds=estimate.compute_seconds,
+        transfer_seconds=estimate.communication_seconds,
+        exposed_seconds=estimate.exposed_seconds,
+        copy_wait_seconds=0.0,
+        critical_path=tuple(span for span in reversed(spans) if span.lane == COMPUTE),
+        utilisation=estimate.flops / peak / estimate.seconds if estimate.seconds else 0.0,
+        product_flops=estimate.flops,
+        lanes=tuple(lanes.items()),
+        shares=tuple(shares),
+        notes=(_laid(task), "steps run one after another; within one, transfers beside products"),
+        origin=ESTIMATED,
+    )
+
+
+def _laid(task: Problem) -> str:
+    """How the mesh lies on the links."""
+    routes = routes_of(task)
+    if routes is None or not isinstance(task.hardware.links, Torus):
+        return assumptions(task.hardware, task.mesh)
+    speed = task.hardware.links.bytes_per_s.value
+    return f"torus: {'; '.join(route.says for route in routes.values())}; links of {speed:.3g} bytes/s each way"
+
+
+def _spans(
+    step: Step, cost: StepCost, moving: Moving | None, now: float, number: int, costs: Costs,
+    sizes: Mapping[str, int], before: Mapping[str, Layout],
+) -> Iterator[Span]:  # fmt: skip
+    line = f"step {number}: {describe(step)}"
+    if isinstance(step, Fused):
+        yield from _ring(step, cost, moving, now, costs, sizes, before, line)
+        return
+    if moving is None:
+        if cost.seconds:
+            name = "product" if product_of(step) is not None else "compute"
+            yield Span(f"step {number}", COMPUTE, name, now, cost.seconds, line=line)
+        return
+    moved = min(cost.transfer_seconds, cost.seconds)
+    over = ",".join(moving.axes)
+    yield Span(moving.name, over, "transfer", now, moved, collective=moving, moved_bytes=cost.wire_bytes, line=line)
+    yield Span(moving.name, COMPUTE, "wait", now, moved, collective=moving, line=line)
+    if cost.seconds > moved:
+        yield Span(f"step {number} copy", COMPUTE, "compute", now + moved, cost.seconds - moved, line=line)
+
+
+def _ring(
+    step: Fused, cost: StepCost, moving: Moving | None, now: float, costs: Costs, sizes: Mapping[str, int],
+    before: Mapping[str, Layout], line: str,
+) -> Iterator[Span]:  # fmt: skip
+    """The events of a ring as they were played."""
+    ring = priced(step, costs, sizes, before)
+    played = ring.played(record=True)
+    block = cost.wire_bytes / max(1.0, sum(_sent(each.event, ring.width) for each in played.happened))
+    count = itertools.count(1)
+    for happened in played.happened:
+        start = now + happened.start_seconds
+        match happened.event:
+            case Send(_, way, _, _) as event:
+                lane = ring.lanes[0 if way > 0 else 1]
+                share = _sent(event, ring.width) * block
+                if ring.hides:
+                    yield Span(str(event), lane, "transfer", start, happened.seconds, None, moving, share, line)
+            case Await() if happened.seconds:
+                yield Span(str(happened.event), COMPUTE, "wait", start, happened.seconds, collective=moving, line=line)
+            case Matmul():
+                yield Span(f"matmul {next(count)}", COMPUTE, "product", start, happened.seconds, line=line)
+            case Copy() if happened.seconds:
+                yield Span(str(happened.event), COMPUTE, "compute", start, happened.seconds, line=line)
+    left = cost.seconds - played.busy_seconds if not ring.hides else 0.0
+    if left > 0 and moving is not None:  # what hides behind nothing
+        start = now + played.busy_seconds
+        yield Span(moving.name, ring.lanes[0], "transfer", start, left, None, moving, cost.wire_bytes, line)
+        yield Span(moving.name, COMPUTE, "wait", start, left, collective=moving, line=line)
+
+
+def _sent(event: object, width: int) -> float:
+    return event.part.width / width if isinstance(event, Send) else 0.0
