@@ -125,7 +125,7 @@ def test_repeated_work_stands_out_first():
     several = audit(f"{dot}\nROOT %g = {GATHER_X.replace('%p', '%d')}", needed=2 * 8**3 * 4)
     assert several.work.flops_per_device == 2 * 8**3
     assert several.work.repeated == 2
-    assert found(several).startswith("every product is computed 2 times over")
+    assert found(several).startswith("all products together are computed 2 times over")
     assert "2 times what the function asks for" in str(several)
     assert not audit(dot, needed=2 * 8**3 * 8).findings
 

@@ -44,6 +44,23 @@ def test_a_kernel_asks_for_the_flops_that_it_states(more: dict[str, Any], flops:
     assert needed_flops(jax.make_jaxpr(lambda a, b: multiplied(a, b, **more))(a, b).jaxpr) == flops
 
 
+def _where_it_is_first(a: Any, b: Any, out: Any) -> None:
+    @pl.when(pl.program_id(0) < 5)
+    def _() -> None:
+        out[...] = a[...] @ b[...]
+
+
+def test_what_an_interpreted_kernel_asks_for_is_not_known_where_branches_differ():
+    """Nor is anything said of work that is repeated."""
+    a = jnp.ones((16, 16))
+    kernel = pl.pallas_call(
+        _where_it_is_first, grid=(1,), out_shape=jax.ShapeDtypeStruct(a.shape, a.dtype), interpret=True
+    )  # fmt: skip
+    audited = sw.audit(lambda a: kernel(a, a) @ a, a)
+    assert audited.work.repeated is None
+    assert not any(finding.kind == "repeated-work" for finding in audited.findings)
+
+
 @pytest.mark.needs("tpu")
 def test_the_work_of_a_kernel_is_counted_once_for_each_device_and_not_taken_for_repeated():
     mesh = mesh_of("v5e:2x4", "x=8", axis_types=AxisType.Auto)

@@ -150,3 +150,50 @@ def test_activations_that_are_offloaded_go_there_and_back_once(target, bytes_per
     once = 4 * 256 * 512 * 4 / bytes_per_s
     assert dict(line.lanes)["to host"] == pytest.approx(once)
     assert 0 < dict(line.lanes)["from host"] <= once * 1.0001
+
+
+class JittedElsewhere:
+    """A function under another library's jit, as `flax.nnx.jit` makes them: what it traces to is no trace of JAX's."""
+
+    __name__ = "step"
+
+    def __call__(self, a):
+        return a
+
+    def trace(self, a):
+        return type("Traced", (), {"lower": lambda self: jax.jit(lambda a: a).lower(a)})()
+
+    def lower(self, a):
+        return self.trace(a).lower()
+
+
+@pytest.mark.parametrize(
+    "route", [lambda f, a: sw.audit(f, a), lambda f, a: sw.rehearse(f, a, on="v5e:2x4")], ids=["here", "there"]
+)
+@pytest.mark.needs("tpu")
+def test_a_function_under_another_jit_is_refused_with_the_way_out(route):
+    with pytest.raises(CompileError, match=r"step is jitted by .*test_route.*\n.*jax.jit\(lambda model, \*args: .*nnx.state"):
+        route(JittedElsewhere(), jnp.ones(8))
+
+
+@pytest.mark.needs("tpu")
+def test_arguments_that_the_function_lays_out_are_not_called_replicated():
+    mesh = sw.make_mesh("x=8")
+    function = jax.jit(lambda w, x: x @ w, in_shardings=(None, NamedSharding(mesh, P("x"))))
+    found = sw.rehearse(function, jnp.ones((64, 64)), jnp.ones((64, 64)), on="v5e:2x4")
+    assert found.notes == ("arguments without a layout are taken as replicated: w",)
+    assert {each.name: each.axes for each in found.arguments} == {"w": (), "x": ("x",)}
+
+    mapped = jax.pmap(lambda p, x: jax.lax.psum(x @ p, "batch"), axis_name="batch", in_axes=(None, 0))
+    found = sw.rehearse(mapped, jnp.ones((16, 16)), jnp.ones((8, 16, 16)), on="v5e:2x4")
+    assert found.notes[0] == "arguments without a layout lie as function and compiler have them: p, x"
+    assert [each.kind for each in found.collectives] == ["all-reduce"]
+
+
+@pytest.mark.needs("tpu")
+def test_a_function_that_holds_a_mesh_of_another_size_is_refused_with_the_way_out():
+    mapped = jax.pmap(lambda x: jax.lax.psum(x @ x, "batch"), axis_name="batch")
+    with pytest.raises(
+        MeshError, match=r"v5e:4x4 has 16 devices, and the function holds a mesh of another size: .*sw.simulate\(16\)"
+    ):
+        sw.rehearse(mapped, jnp.ones((8, 16, 16)), on="v5e:4x4")

@@ -20,9 +20,9 @@ from shardwise.compiled.reshapes import reshapes
 from shardwise.compiled.targets.apart import BrokenDownError, compile_once, start_helper
 from shardwise.compiled.targets.devices import memory_use, reason, target_mesh
 from shardwise.compiled.targets.homing import written_mesh
-from shardwise.compiled.targets.lowering import lower_on
+from shardwise.compiled.targets.lowering import Lowering, lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
-from shardwise.compiled.targets.tracing import is_jitted, untraced
+from shardwise.compiled.targets.tracing import traced_by_jax, untraced
 from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.compiled.uneven import Uneven, uneven_constraints
 from shardwise.errors import CompileError, HardwareError, MeshError, ShardwiseError
@@ -125,7 +125,7 @@ def rehearse(
         hardware=chip,
         memory=made.memory,
         needed=needed_flops(lowering.traced.jaxpr.jaxpr),
-        notes=tuple(_notes(lowering.replicated, lowering.moved)),
+        notes=tuple(_notes(lowering)),
         topology=topology,
         routes=None if chip is None or topology.kind == "gpu" else physical_routes(topology, order, grid),
         uneven=uneven,
@@ -170,16 +170,26 @@ def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> M
                 f"compile this for a part of them: give axes whose sizes multiply to {topology.size}, or a topology of "
                 f"{grid.size}\n{error}"
             ) from error
+        if "replica groups should contain" in str(error):
+            raise MeshError(
+                f"{topology} has {topology.size} devices, and the function holds a mesh of another size: make that mesh over "
+                f"as many (sw.simulate({topology.size}) before JAX starts), or name devices as many as it has\n{error}"
+            ) from error
         raise
 
 
-def _notes(replicated: tuple[str, ...], moved: bool) -> Iterator[str]:
-    if replicated:
-        shown = ", ".join(replicated[:SHOWN_ARGUMENTS]) + (
-            f" and {len(replicated) - SHOWN_ARGUMENTS} more" if len(replicated) > SHOWN_ARGUMENTS else "")  # fmt: skip
-        yield f"arguments without a layout are taken as replicated: {shown}"
-    if moved:
+def _notes(lowering: Lowering) -> Iterator[str]:
+    if lowering.replicated:
+        yield f"arguments without a layout are taken as replicated: {_some(lowering.replicated)}"
+    if lowering.unsaid:
+        yield f"arguments without a layout lie as function and compiler have them: {_some(lowering.unsaid)}"
+    if lowering.moved:
         yield "the function holds on to another mesh: it was traced there and moved"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = len(names) - SHOWN_ARGUMENTS
+    return ", ".join(names[:SHOWN_ARGUMENTS]) + (f" and {more} more" if more > 0 else "")
 
 
 def traced_here(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -191,7 +201,7 @@ def traced_here(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
     try:
-        return (function if is_jitted(function) else jax.jit(function)).trace(*args)  # type: ignore[attr-defined]
+        return traced_by_jax(function, args)
     except (ShardwiseError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever the user's code raises, SystemExit too

@@ -161,7 +161,7 @@ def _repeated(work: Work) -> Iterator[Finding]:
     if work.repeated is not None and work.repeated > REPEATED:
         yield Finding(
             "repeated-work",
-            f"every product is computed {work.repeated:.3g} times over: devices repeat each other's work",
+            f"all products together are computed {work.repeated:.3g} times over: devices repeat each other's work",
             0.0,
             ADVICE["repeated-work"],
         )

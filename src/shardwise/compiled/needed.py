@@ -58,7 +58,7 @@ def _of_equation(equation: Any, manual: dict[str, int], tracked: bool) -> float 
     return found
 
 
-def _kernel(equation: Any, manual: dict[str, int], tracked: bool) -> float:
+def _kernel(equation: Any, manual: dict[str, int], tracked: bool) -> float | None:
     """A kernel's FLOPs as its author states them, which is all that its compiled text says; what states none counts as none.
 
     What interprets it runs its body at every step of its grid, as any program.
@@ -66,7 +66,7 @@ def _kernel(equation: Any, manual: dict[str, int], tracked: bool) -> float:
     params = equation.params
     if params.get("interpret"):
         steps = math.prod(size if isinstance(size, int) else 1 for size in params["grid_mapping"].grid)
-        return (_flops(params["jaxpr"], manual, tracked) or 0.0) * steps
+        return _times(_flops(params["jaxpr"], manual, tracked), steps)
     cost = params.get("cost_estimate")
     return float(cost.flops) * _positions(equation, manual, tracked) if cost is not None else 0.0
 

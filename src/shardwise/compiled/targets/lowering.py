@@ -15,7 +15,7 @@ from shardwise.compiled.facts import Argument
 from shardwise.compiled.targets.devices import mesh_of, target_mesh
 from shardwise.compiled.targets.homing import at_home
 from shardwise.compiled.targets.programs import Program, program_of
-from shardwise.compiled.targets.tracing import is_jitted, untraced
+from shardwise.compiled.targets.tracing import traced_by_jax, untraced
 from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.errors import CompileError, ShardwiseError
 from shardwise.mesh import Mesh
@@ -32,6 +32,7 @@ class Lowering:
         replicated: paths of the arguments that said no layout on a mesh, and are taken as replicated.
         moved: whether the function holds on to another mesh, and was traced there.
         arguments: what the compiled program takes, by name.
+        unsaid: paths of the arguments of which neither they nor the function say a layout: the compiler chooses it.
     """
 
     program: Program
@@ -39,6 +40,7 @@ class Lowering:
     replicated: tuple[str, ...] = ()
     moved: bool = False
     arguments: tuple[Argument, ...] = ()
+    unsaid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,13 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
         traced: Any = None
         try:
             with left_unbound(), way.in_force():
-                traced = _traced(function, way.args)
+                traced = traced_by_jax(function, way.args)
                 lowered = traced.lower(lowering_platforms=way.platforms)
                 arguments = arguments_of(traced, lowered.compiler_ir("stablehlo"))
-                return Lowering(program_of(lowered), traced, replicated, way.moved, arguments)
+                laid = {argument.name: argument.axes for argument in arguments}  # by the function's own `in_shardings`, too
+                whole = tuple(path for path in replicated if laid.get(path, ()) == ())
+                unsaid = tuple(path for path in replicated if laid.get(path, ()) is None)
+                return Lowering(program_of(lowered), traced, whole, way.moved, arguments, unsaid)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever the user's function raises, SystemExit too
@@ -103,11 +108,6 @@ def _under(mesh: jax.sharding.AbstractMesh) -> Iterator[None]:
     """A mesh in force, and no other beneath it: JAX lets none take the place of one of another size."""
     with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
         yield
-
-
-def _traced(function: Callable[..., Any], args: Any) -> Any:
-    jitted: Any = function if is_jitted(function) else jax.jit(function)
-    return jitted.trace(*args)
 
 
 def _on_the_devices(args: Any, topology: Topology, away: jax.sharding.AbstractMesh) -> _Way:

@@ -10,13 +10,27 @@ from typing import Any
 import jax
 
 from shardwise.compiled.targets.devices import reason
+from shardwise.errors import CompileError
 
 _NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]), "<")
 
 
-def is_jitted(function: Any) -> bool:
-    """Whether a function is one that `jax.jit` made."""
-    return hasattr(function, "trace") and hasattr(function, "lower")
+def traced_by_jax(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Trace a function, jitted if it is not yet.
+
+    Raises:
+        CompileError: it is jitted by another than `jax.jit`, whose traces do not show what is traced.
+    """
+    jitted: Any = function if hasattr(function, "trace") and hasattr(function, "lower") else jax.jit(function)
+    traced = jitted.trace(*args)
+    if not hasattr(traced, "jaxpr"):
+        name, maker = getattr(function, "__name__", type(function).__name__), type(function).__module__
+        raise CompileError(
+            f"{name} is jitted by {maker}, whose traces are not those of jax.jit: give a function under jax.jit that calls it "
+            "and returns all that it changes, as of flax.nnx\n"
+            f"    jax.jit(lambda model, *args: ({name}(model, *args), nnx.state(model)))"
+        )
+    return traced
 
 
 def untraced(function: Callable[..., Any], errors: Sequence[BaseException]) -> str:
@@ -27,6 +41,11 @@ def untraced(function: Callable[..., Any], errors: Sequence[BaseException]) -> s
     name = getattr(function, "__name__", type(function).__name__)
     said = f"{name} cannot be traced for these devices: {type(first).__name__}: {reason(first)}{at}"
     other = next((error for error in others if reason(error) != reason(first)), None)
-    if "Explicit" in reason(first):
+    if "should match the mesh passed to shard_map" in reason(first):
+        said += (
+            "\nit holds a mesh of other devices than those compiled for: let it be made over as many, "
+            "with sw.simulate(how many) before JAX starts, or give mesh= its axes"
+        )
+    elif "Explicit" in reason(first):
         said += "\nwritten for Auto axes? give a mesh of them (axis_types=jax.sharding.AxisType.Auto, --axis-types auto)"
     return said if other is None else f"{said}\nnor where it is at home: {type(other).__name__}: {reason(other)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ HANDS_ON = (
     "slice",
 )
 SEARCHED = 12  # instructions upwards or downwards to a line that an instruction without one belongs to
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _OPENS, _CLOSES = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 
 
@@ -61,8 +63,12 @@ class Flow:
         return start
 
     def closing(self, start: Instruction) -> Instruction | None:
-        """The instruction that waits for what another one starts; None where it starts nothing."""
+        """The instruction that waits for what another one starts; None where it starts nothing.
+
+        The fusions that carry a chain on multiply as well; what they multiply may go on into another chain, of another channel.
+        """
         chained = is_chained(self.module, start)
+        channels = _channels(self.module, start) if chained else frozenset()
         if not start.opcode.endswith("-start") and not chained:
             return None
         pending, seen = [start], {start.name}
@@ -76,7 +82,7 @@ class Flow:
                 if (
                     user.opcode.endswith("-update")
                     or user.opcode in ("get-tuple-element", "bitcast")
-                    or (chained and self.survey.talks(user))
+                    or (chained and self.survey.talks(user) and _channels(self.module, user) == channels)
                 ):
                     pending.append(user)
         return None
@@ -136,6 +142,16 @@ def carries_on(module: Module, instruction: Instruction) -> bool:
         return False
     called = inside(module, instruction)
     return any("async_collective_fusion" in c.name for c in called) or _holds(module, instruction, _CLOSES)
+
+
+def _channels(module: Module, instruction: Instruction) -> frozenset[str]:
+    """The channels of the collectives within an instruction."""
+    return frozenset(
+        channel[1]
+        for computation in inside(module, instruction)
+        for each in computation.instructions
+        if (channel := _CHANNEL.search(each.attributes))
+    )
 
 
 def _holds(module: Module, instruction: Instruction, target: str) -> bool:
