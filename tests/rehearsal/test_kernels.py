@@ -75,3 +75,12 @@ def test_the_work_of_a_kernel_is_counted_once_for_each_device_and_not_taken_for_
     assert line.product_flops == 777
     assert line.step_seconds == pytest.approx(1e6 / 8.1e11)  # the bytes that it states at the speed of memory
     assert not any("FLOPs are not known" in note for note in line.notes)
+
+
+@pytest.mark.needs("tpu")
+def test_kernels_that_do_not_state_their_flops_are_said_to_be_left_out():
+    a, b = jax.ShapeDtypeStruct((512, 256), jnp.bfloat16), jax.ShapeDtypeStruct((256, 128), jnp.bfloat16)
+    silent = sw.rehearse(lambda a, b: multiplied(a, b) @ b.T, a, b, on="v5e:1x1")
+    assert silent.work.silent == 1
+    assert "; 1 kernel not counted, whose FLOPs are not stated" in str(silent)
+    assert sw.rehearse(lambda a, b: multiplied(a, b, **STATED), a, b, on="v5e:1x1").work.silent == 0

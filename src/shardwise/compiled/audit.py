@@ -15,7 +15,7 @@ from shardwise.compiled.facts import Argument, Collective, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
 from shardwise.compiled.reshapes import Reshape
 from shardwise.compiled.schedule.timeline import timeline
-from shardwise.compiled.schedule.work import flops_per_device
+from shardwise.compiled.schedule.work import flops_per_device, silent_kernels
 from shardwise.compiled.text.hlo import Module, Unread, read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.uneven import Uneven
@@ -159,7 +159,7 @@ def audit_text(
     """
     module = read(text)
     reading = collectives(module, mesh)
-    work = Work(flops_per_device(module, reading.visits), module.devices, needed)
+    work = Work(flops_per_device(module, reading.visits), module.devices, needed, silent_kernels(module))
     return Audit(
         name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes,
         uneven, arguments, reshapes,

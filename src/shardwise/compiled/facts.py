@@ -147,12 +147,13 @@ class Work:
     """The FLOPs of products (matmuls, convolutions, and kernels that state theirs) in one call of the program.
 
     `needed` is what the function as it was written multiplies, over all devices, each product once; None where it is
-    not known. `repeated` is how often the compiled program does it.
+    not known. `repeated` is how often the compiled program does it. `silent` kernels do not state theirs, and are left out.
     """
 
     flops_per_device: float
     devices: int
     needed: float | None
+    silent: int = 0
 
     @property
     def repeated(self) -> float | None:

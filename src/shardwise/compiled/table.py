@@ -117,11 +117,12 @@ def _memory(audit: Audit) -> Iterator[str]:
 
 def _work(audit: Audit) -> Iterator[str]:
     work = audit.work
-    if work.flops_per_device:
+    if work.flops_per_device or work.silent:
         repeated = work.repeated
         said = "" if repeated is None else ", nothing twice" if abs(repeated - 1) < REPEATED - 1 else (
             f", {repeated:.3g} times what the function asks for")  # fmt: skip
-        yield f"work    {flops_text(work.flops_per_device)} of products a device{said}"
+        without = f"; {counted(work.silent, 'kernel')} not counted, whose FLOPs are not stated" if work.silent else ""
+        yield f"work    {flops_text(work.flops_per_device)} of products a device{said}{without}"
 
 
 def flops_text(flops: float) -> str:

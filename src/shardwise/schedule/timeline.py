@@ -14,20 +14,37 @@ COMPILED, ESTIMATED = "modelled from the compiled schedule", "as estimated, noth
 
 
 class Moved(Protocol):
-    """A collective that a timeline holds: of a compiled program (`compiled.facts.Collective`), or of a step that is planned."""
+    """A collective that a timeline holds: of a compiled program (`sw.audit`), or of a step that is planned."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """`all-gather`, `reduce-scatter`, ..."""
+        ...
+
     @property
-    def axes(self) -> tuple[str, ...]: ...
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that it runs over."""
+        ...
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What the compiled text calls it, or the number of the step."""
+        ...
+
     @property
-    def computation(self) -> str: ...
+    def computation(self) -> str:
+        """Where in the compiled text it stands; empty of a step."""
+        ...
+
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """The user's line, or the step."""
+        ...
+
     @property
-    def op_name(self) -> str: ...
+    def op_name(self) -> str:
+        """JAX's name of the operation; empty of a step."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.text.stated import stated_cost
 from shardwise.compiled.text.walk import WRAPS, Visit, is_product
 
+_KERNEL = re.compile(r'custom_call_target="[^"]*(tpu_custom_call|triton|mosaic)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
 _LABELS = re.compile(r"\bdim_labels=([\w?]+)_([\w?]+)->([\w?]+)")
 _COUNT = re.compile(r"\b(feature_group_count|batch_group_count)=(\d+)")
@@ -78,6 +79,19 @@ def flops_per_device(module: Module, visits: Iterable[Visit]) -> float:
         return flops
 
     return float(sum(total(visit, ()) for visit in entered.get((), [])))
+
+
+def silent_kernels(module: Module) -> int:
+    """How many kernels of the text (of Pallas, or of Triton) do not state their FLOPs.
+
+    >>> from shardwise.compiled.text.hlo import read
+    >>> body = 'ROOT %k = f32[8]{0} custom-call(%p), custom_call_target="tpu_custom_call"'
+    >>> entry = "ENTRY %main (p: f32[8]) -> f32[8] {\\n  %p = f32[8]{0} parameter(0)\\n  " + body + "\\n}"
+    >>> silent_kernels(read("HloModule m\\n" + entry))
+    1
+    """
+    called = (i for c in module.computations.values() for i in c.instructions if i.opcode == "custom-call")
+    return sum(1 for i in called if _KERNEL.search(i.attributes) and stated_cost(i) is None)
 
 
 def products(book: Workbook, home: Computation, instruction: Instruction) -> tuple[Product, ...]:
