@@ -27,7 +27,7 @@ from shardwise.planning.cost import estimate
 from shardwise.planning.plan import Candidate
 from shardwise.planning.problem import costs_of
 from shardwise.program import Program, relayout
-from shardwise.schedule.rings import Grid, on_devices
+from shardwise.schedule.places import Grid, on_devices
 from shardwise.schedule.strands import gathering
 from shardwise.steps import (
     AllGather,
@@ -168,13 +168,17 @@ def test_what_is_planned_is_what_an_estimate_counts(name: str):
     assert sum(each.wire_bytes for each in planned_collectives(HELD[name])) == pytest.approx(counted.total_wire_bytes)
 
 
-@pytest.mark.parametrize("sizes", [(1, 3), (2, 2), (3, 2), (2, 4), (4, 4)])
+@pytest.mark.parametrize("sizes", [(1, 3), (2, 2), (3, 2), (2, 4), (4, 4), (5, 3), (8, 2), (6, 4)])
 def test_operands_of_a_rotation_are_where_they_are_needed_when_all_have_moved(sizes: tuple[int, int]):
     grid = Grid(sizes)
     for k in range(2):
         at = {p * sizes[1] + q: (p, q)[k] for p in range(sizes[0]) for q in range(sizes[1])}
         for step in range(math.lcm(*sizes)):
-            moved = {target: at[source] for source, target in grid.pairs(k, step - 1 if step else None, step)}
+            pairs = grid.pairs(k, step - 1 if step else None, step)
+            moved = {target: at[source] for source, target in pairs}
+            along = [tuple(divmod(place, sizes[1])[k] for place in pair) for pair in pairs]
+            away = [min((target - source) % sizes[k], (source - target) % sizes[k]) for source, target in along]
+            assert grid.hops(k, step - 1 if step else None, step) == max(away)
             assert moved == {p * sizes[1] + q: grid.blocks((p, q), step)[k] for p in range(sizes[0]) for q in range(sizes[1])}
             at = moved
 

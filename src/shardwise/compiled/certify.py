@@ -13,7 +13,7 @@ from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.explain import bytes_text
-from shardwise.schedule.events import Pairs
+from shardwise.schedule.places import Pairs
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit

@@ -16,9 +16,10 @@ from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.program import Program
-from shardwise.schedule.events import Pairs, Send, unrolled
+from shardwise.schedule.events import Send, unrolled
 from shardwise.schedule.fused import scheduled
-from shardwise.schedule.rings import Grid, on_devices
+from shardwise.schedule.places import Pairs, on_devices
+from shardwise.schedule.rings import rotate_matmul
 from shardwise.steps import (
     AllGather,
     AllReduce,
@@ -113,10 +114,11 @@ class _Look:
 
     def rotated(self, gathers: tuple[AllGather, AllGather], einsum: Einsum) -> Iterator[Planned]:
         first, second = sorted(gathers, key=lambda gather: einsum.operands.index(gather.array))
-        grid = Grid((self.mesh.extent(first.axes), self.mesh.extent(second.axes)))
+        events = rotate_matmul((self.mesh.extent(first.axes), self.mesh.extent(second.axes)))
+        sends = [event for event in events if isinstance(event, Send)]
         for k, gather in enumerate((first, second)):
             elements, dtype = self.elements(self.before[gather.array]), self.dtype(gather.array)
-            for pairs in grid.moves(k):
+            for pairs in (event.pairs for event in sends if event.transfer == k):
                 yield from self.permute(pairs, (*first.axes, *second.axes), elements, dtype)
 
     def ring(self, step: GatherEinsum | EinsumScatter | EinsumGather) -> Iterator[Planned]:

@@ -32,6 +32,9 @@ SPREAD_CHUNKS = (2, 4, 8)  # of a product that is sent while the rest is made
 MOST_FORMS = 64
 
 
+MOST_TURNS = 256  # of a rotation, which is written out turn by turn
+
+
 def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Program]:
     """Every program that fuses one or more products of a program with a gather or a scatter beside it.
 
@@ -82,7 +85,7 @@ def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[F
         axes = (*first.axes, *second.axes)
         summed = first.dim == second.dim and first.dim not in einsum.dims
         turns = math.lcm(*(program.mesh.axis_size(axis) for axis in axes))
-        if summed and len(axes) == len(set(axes)) == 2 and sizes[first.dim] % turns == 0:
+        if summed and len(axes) == len(set(axes)) == 2 and sizes[first.dim] % turns == 0 and turns <= MOST_TURNS:
             yield {at: (), other: (), place: (RotateEinsum((first, second), einsum),)}
     after = _next_use(program, place)
     if after is None:

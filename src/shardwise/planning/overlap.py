@@ -11,8 +11,9 @@ from shardwise.chips import Memory
 from shardwise.layout import Layout
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
 from shardwise.schedule.events import Events, Send
+from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
-from shardwise.schedule.rings import Grid, gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
+from shardwise.schedule.rings import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.strands import is_one_product
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
 
@@ -154,7 +155,8 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blo
 
     def moved(_: float, send: Send) -> float:
         k = send.transfer
-        return grid.hops(k, send.pairs) * hops[k].seconds(blocks[k])
+        assert send.turn is not None
+        return send.turn.hops(k) * hops[k].seconds(blocks[k])
 
     events = rotate_matmul(grid.sizes)
     one = product.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)

@@ -127,7 +127,7 @@ def _ring(
     for happened in played.happened:
         start = now + happened.start_seconds
         match happened.event:
-            case Send(_, way, _, _) as event:
+            case Send(_, way) as event:
                 lane = ring.lanes[0 if way > 0 else 1]
                 share = _sent(event, ring.width) * block
                 if ring.hides:

@@ -61,8 +61,10 @@ class _Run:
         flying = dict(flying)
         for event in events:
             match event:
-                case Send(transfer, _, pairs, part):
-                    flying[transfer] = self.job.ring.sent(arrived[transfer] if transfer in arrived else self.own(part), pairs)
+                case Send(transfer, _, part):
+                    flying[transfer] = self.job.ring.sent(
+                        arrived[transfer] if transfer in arrived else self.own(part), event.pairs
+                    )
                 case Await(transfers):
                     # No product of this hop before what it needs is here and the last one is done: else the compiler
                     # sends everything first, or multiplies everything last.

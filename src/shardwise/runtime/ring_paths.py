@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from shardwise.schedule.events import Pairs
+from shardwise.schedule.places import Pairs
 from shardwise.schedule.rings import UNROLL
 from shardwise.steps import Way
 

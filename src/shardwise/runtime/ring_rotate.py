@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.runtime.ring_products import Numbers, Product, as_varying, cut, product, varying_axes
-from shardwise.schedule.events import Await, Matmul, Pair, Pairs, Send
-from shardwise.schedule.rings import Grid, rotate_matmul
+from shardwise.schedule.events import Await, Matmul, Send
+from shardwise.schedule.places import Grid, Pair, Pairs
+from shardwise.schedule.rings import rotate_matmul
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
     held, coming, total = list(operands), dict[int, Any](), None
     for event in rotate_matmul(job.sizes):
         match event:
-            case Send(k, _, pairs, _):
-                coming[k] = job.sent(held[k], pairs)
+            case Send(k):
+                coming[k] = job.sent(held[k], event.pairs)
             case Await():
                 held, coming = [coming.get(k, array) for k, array in enumerate(held)], {}
                 if total is not None:

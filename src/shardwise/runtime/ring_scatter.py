@@ -70,8 +70,8 @@ class _Run:
         last = next(reversed(sums.values()), None)
         for event in events:
             match event:
-                case Send(transfer, _, pairs, part):
-                    flying[transfer] = self.job.ring.sent(sums.pop(part.span), pairs)
+                case Send(transfer, _, part):
+                    flying[transfer] = self.job.ring.sent(sums.pop(part.span), event.pairs)
                 case Await():
                     pass  # its product waits
                 case Matmul((part,), transfers):

@@ -63,8 +63,8 @@ class _Run:
         arrived, made = dict[int, Any](), None  # by transfer; this device's own part, until it is written
         for event in events:
             match event:
-                case Send(transfer, _, pairs, part):
-                    flying[transfer] = self.job.ring.sent(arrived[transfer] if part.away else made, pairs)
+                case Send(transfer, _, part):
+                    flying[transfer] = self.job.ring.sent(arrived[transfer] if part.away else made, event.pairs)
                 case Await(transfers):
                     found, result, made = lax.optimization_barrier(([flying[k] for k in transfers], result, made))
                     arrived.update(zip(transfers, found, strict=True))

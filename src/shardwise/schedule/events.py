@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import counted
+from shardwise.schedule.places import Grid, Pairs, neighbours
 
 Span = tuple[int, int]  # from, up to but not with
-Pair = tuple[int, int]  # who sends to whom, by their places on the ring
-Pairs = tuple[Pair, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +41,38 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Every device sends a part, as `pairs` say; when it has come, `Await` of the same `transfer` is over.
+class Turn:
+    """From one step of a rotation to another; before the first, None, operands are where they live."""
 
-    `way`: up (1) or down (-1): transfers of one way queue for the same links. `part` is what this device sends.
+    grid: Grid
+    before: int | None
+    after: int
+
+    def hops(self, k: int) -> int:
+        """How far operand k goes at most."""
+        return self.grid.hops(k, self.before, self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Every device sends a part; when it has come, `Await` of the same `transfer` is over.
+
+    `way`: up (1) or down (-1): transfers of one way queue for the same links. `part` is what this device sends, to its
+    neighbour on a ring of so many `places`; or in a rotation as from one step to another of its `turn`.
     """
 
     transfer: int
     way: int
-    pairs: Pairs
     part: Part
+    places: int = 0
+    turn: Turn | None = None
+
+    @property
+    def pairs(self) -> Pairs:
+        """Who sends to whom, by their places on the ring or on the grid."""
+        if self.turn is None:
+            return neighbours(self.places, self.way)
+        return self.turn.grid.pairs(self.transfer, self.turn.before, self.turn.after)
 
     def __str__(self) -> str:
         return f"send {self.part} {'up' if self.way > 0 else 'down'} as {self.transfer}"

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, unrolled
+from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Turn, unrolled
 
 TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
 
@@ -71,7 +71,7 @@ def play(
     order, tail = _order(events, TRIPS)
     if not math.isinf(links.cover):
         order = _late(order, width, links.cover)
-    hops: dict[tuple[int, int], float] = {}  # by the part's width, and who sends to whom
+    hops: dict[tuple[int, int, Turn | None], float] = {}
     products: dict[tuple[float, int], float] = {}
     free, arrival = [0.0, 0.0], dict[int, float]()
     now = busy = 0.0
@@ -80,8 +80,8 @@ def play(
     for event in order:
         start, took = now, 0.0
         match event:
-            case Send(transfer, way, pairs, part):
-                known = part.width, id(pairs)
+            case Send(transfer, way, part):
+                known = part.width, transfer, event.turn
                 if known not in hops:
                     hops[known] = links.seconds(part.width / width, event)
                 lane = 0 if way > 0 or not links.both_ways else 1

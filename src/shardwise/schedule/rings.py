@@ -8,16 +8,10 @@ its own, and nothing is copied.
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from shardwise.layout import Axes
-from shardwise.mesh import Mesh
-from shardwise.schedule.events import Await, Copy, Event, Events, Loop, Matmul, Pair, Pairs, Part, Send
+from shardwise.schedule.events import Await, Copy, Event, Events, Loop, Matmul, Part, Send, Turn
+from shardwise.schedule.places import Grid, Pair
 from shardwise.schedule.strands import gathering, scattering, side_by_side
 from shardwise.steps import Way
 
@@ -155,8 +149,8 @@ def rotate_matmul(sizes: Pair) -> Events:
     grid, found = Grid(sizes), list[Event]()
 
     def passed_on(before: int | None, after: int) -> list[Event]:
-        moves = {k: pairs for k in (0, 1) if (pairs := grid.pairs(k, before, after)) and not _stays(pairs)}
-        return [Send(k, 1 - 2 * k, pairs, Part(after, (0, 1))) for k, pairs in moves.items()]
+        turn = Turn(grid, before, after)
+        return [Send(k, 1 - 2 * k, Part(after, (0, 1)), turn=turn) for k in (0, 1) if turn.hops(k)]
 
     def awaited(sends: Sequence[Event]) -> list[Event]:
         return [Await(tuple(send.transfer for send in sends if isinstance(send, Send)))] if sends else []
@@ -169,101 +163,10 @@ def rotate_matmul(sizes: Pair) -> Events:
     return tuple(found)
 
 
-def _stays(pairs: Pairs) -> bool:
-    return all(source == target for source, target in pairs)
-
-
-@functools.lru_cache(maxsize=1024)
-def neighbours(n: int, way: int) -> Pairs:
-    """Who sends to whom when every position of a circle sends one place up (`way` = 1) or down (-1).
-
-    >>> neighbours(3, -1)
-    ((0, 2), (1, 0), (2, 1))
-    """
-    return tuple((place, (place + way) % n) for place in range(n))
-
-
 def _send(n: int, transfer: int, way: int, part: Part) -> Send:
-    return Send(transfer, way, neighbours(n, way), part)
+    return Send(transfer, way, part, places=n)
 
 
 def _trips(n: int, hops: int, unroll: int) -> int:
     """How many times a loop of two hops fits into so many, in which all strands go on; 0 in a ring that is not one."""
     return max(0, hops) // 2 if n > unroll else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A rotation's devices, `sizes[k]` along the axis that splits operand k; both operands meet on each, piece by piece.
-
-    Operand k is in `sizes[k]` blocks along the summed dimension; cut that into L = lcm(sizes) pieces. At step t the
-    device at (p0, p1) multiplies piece p0 L/sizes[0] + p1 L/sizes[1] + t (mod L).
-    """
-
-    sizes: Pair
-
-    @property
-    def steps(self) -> int:
-        return math.lcm(*self.sizes)
-
-    def blocks(self, place: Pair, step: int) -> Pair:
-        """Which block of each operand the device at `place` needs at a step."""
-        first, second = (self.steps // size for size in self.sizes)
-        piece = place[0] * first + place[1] * second + step
-        return piece // first % self.sizes[0], piece // second % self.sizes[1]
-
-    def pairs(self, k: int, before: int | None, after: int | None) -> Pairs:
-        """Who sends operand k to whom, from where it is at step `before` to where it is needed at `after`.
-
-        None is where it lives. Positions count along both axes together, that of operand 0 the major one; a device that
-        has what it needs sends to itself.
-
-        >>> Grid((2, 2)).pairs(0, None, 0)
-        ((0, 0), (3, 1), (2, 2), (1, 3))
-        """
-
-        def at(step: int | None) -> Callable[[Pair], int]:
-            return lambda place: place[k] if step is None else self.blocks(place, step)[k]
-
-        holds, needs, found = at(before), at(after), []
-        for place in itertools.product(range(self.sizes[0]), range(self.sizes[1])):
-            along = (_place(k, p, place[1 - k]) for p in range(self.sizes[k]))
-            found.append((self._number(next(p for p in along if holds(p) == needs(place))), self._number(place)))
-        return tuple(found)
-
-    def moves(self, k: int) -> list[Pairs]:
-        """Every time that operand k is passed on, from where it lives to the last product; none in which all stay."""
-        return [event.pairs for event in rotate_matmul(self.sizes) if isinstance(event, Send) and event.transfer == k]
-
-    def hops(self, k: int, pairs: Pairs) -> int:
-        """How far operand k goes along its axis at most, round the shorter way.
-
-        >>> grid = Grid((4, 4))
-        >>> grid.hops(0, grid.pairs(0, None, 0)), grid.hops(0, grid.pairs(0, 0, 1))
-        (2, 1)
-        """
-        n = self.sizes[k]
-        along = [tuple(place // self.sizes[1] if k == 0 else place % self.sizes[1] for place in pair) for pair in pairs]
-        return max(min((target - source) % n, (source - target) % n) for source, target in along)
-
-    def _number(self, place: Pair) -> int:
-        return place[0] * self.sizes[1] + place[1]
-
-
-def _place(k: int, along: int, other: int) -> Pair:
-    return (along, other) if k == 0 else (other, along)
-
-
-def on_devices(pairs: Sequence[Pair], axes: Axes, mesh: Mesh) -> Pairs:
-    """Pairs of positions along `axes`, the first the major one, as pairs of devices of the whole mesh, in order.
-
-    Devices that would send to themselves are left out: they send nothing.
-
-    >>> on_devices(((0, 1), (1, 0)), ("x",), Mesh.parse("x=2, y=2"))
-    ((0, 2), (1, 3), (2, 0), (3, 1))
-    """
-    places = [mesh.names.index(axis) for axis in axes]
-    others = [place for place in range(len(mesh.axes)) if place not in places]
-    ids = np.arange(mesh.size).reshape([size for _, size in mesh.axes])
-    rows = ids.transpose(others + places).reshape(-1, mesh.extent(axes)).tolist()
-    return tuple(sorted((row[source], row[target]) for row in rows for source, target in pairs if source != target))
