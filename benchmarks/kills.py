@@ -26,7 +26,7 @@ import numpy as np
 from shardwise import overlapping, showing
 from shardwise.chips import hardware
 from shardwise.compiled import lock
-from shardwise.compiled.schedule.timeline import timeline
+from shardwise.compiled.schedule.modelled import timeline
 from shardwise.compiled.text.hlo import read as read_text
 from shardwise.compiled.text.reading import collectives
 from shardwise.errors import FileError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from random import Random
@@ -154,6 +155,44 @@ def test_what_is_extrapolated_is_what_would_be_simulated(kind: str, ring: Ring):
     assert ring.n > LONG
     assert ring.time(kind).seconds == pytest.approx(simulated.seconds, rel=0.01)
     assert ring.time(kind).busy_seconds == pytest.approx(simulated.busy_seconds, rel=0.01)
+
+
+@kinds
+@given(drawn_rings((2, 80)))
+def test_what_is_recorded_is_what_was_played(kind: str, ring: Ring):
+    """From start to end without a gap, the trips of a long loop that are not played one by one in between."""
+    played = play(
+        ring.events(kind), ring.width, ring.links, lambda share, _: ring.product(share), ring.laid, record=True
+    )  # fmt: skip
+    work = [each for each in played.happened if not isinstance(each.event, Send)]
+    for before, after in itertools.pairwise(work):
+        assert after.start_seconds == pytest.approx(before.start_seconds + before.seconds, rel=1e-9, abs=1e-15)
+    assert work[-1].start_seconds + work[-1].seconds == pytest.approx(played.seconds)
+    assert replace(played, happened=()) == ring.time(kind)
+
+
+@pytest.mark.parametrize("way", ["ring", "bidirectional", "scatter"])
+@pytest.mark.parametrize("n", [4, 17, 64, 256])
+def test_the_timeline_of_a_ring_is_its_step_from_start_to_end_however_long_it_is(way: str, n: int):
+    text = RS if way == "scatter" else AG
+    best = sw.plan(text, sizes=dict.fromkeys("IJK", 64 * n), mesh=f"x={n}", hardware="tpu-v5p", overlap=way).best
+    line = best.timeline()
+    work = [span for span in line.spans if span.lane == "compute"]
+    assert math.fsum(span.seconds for span in work) == pytest.approx(line.step_seconds)
+    assert max(span.end_seconds for span in line.spans) == pytest.approx(line.step_seconds)
+    assert math.fsum(span.moved_bytes for span in line.spans) == pytest.approx(best.estimate.total_wire_bytes)
+    assert any(span.kind == "loop" for span in work) == (n >= 64)
+
+
+@pytest.mark.parametrize("mesh", ["x=16, y=16", "x=16, y=17"])
+def test_a_rotation_of_more_turns_than_can_be_written_out_is_no_candidate(mesh: str):
+    text, sizes = "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]", dict.fromkeys("IJK", 16 * 17 * 16)
+    plan = lambda: sw.plan(text, sizes=sizes, mesh=mesh, hardware="tpu-v5p", overlap="rotate")  # noqa: E731
+    if mesh.endswith("16"):
+        assert any("rotate" in names_of(step) for step in plan().best.program.steps)
+    else:
+        with pytest.raises(PlanError, match="'rotate': no program of this equation has it"):
+            plan()
 
 
 @pytest.mark.parametrize("kind", ["gather", "scatter"])

@@ -14,7 +14,7 @@ from shardwise.compiled import certify, table
 from shardwise.compiled.facts import Argument, Collective, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
 from shardwise.compiled.reshapes import Reshape
-from shardwise.compiled.schedule.timeline import timeline
+from shardwise.compiled.schedule.modelled import timeline
 from shardwise.compiled.schedule.work import flops_per_device, silent_kernels
 from shardwise.compiled.text.hlo import Module, Unread, read
 from shardwise.compiled.text.reading import collectives

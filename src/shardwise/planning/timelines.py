@@ -14,16 +14,9 @@ from shardwise.planning.overlap import priced
 from shardwise.planning.prices import Costs, StepCost
 from shardwise.planning.problem import Problem, costs_of, routes_of
 from shardwise.program import Program
-from shardwise.schedule.events import Await, Copy, Matmul, Send
+from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
-from shardwise.steps import (
-    Fused,
-    Step,
-    describe,
-    kind,
-    moved_axes,
-    product_of,
-)
+from shardwise.steps import Fused, Step, describe, kind, moved_axes, product_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +115,25 @@ def _ring(
     """The events of a ring as they were played."""
     ring = priced(step, costs, sizes, before)
     played = ring.played(record=True)
-    block = cost.wire_bytes / max(1.0, sum(_sent(each.event, ring.width) for each in played.happened))
+    block = cost.wire_bytes / max(1.0, sum(_blocks(each.event, ring.width) for each in played.happened))
     count = itertools.count(1)
     for happened in played.happened:
         start = now + happened.start_seconds
         match happened.event:
             case Send(_, way) as event:
                 lane = ring.lanes[0 if way > 0 else 1]
-                share = _sent(event, ring.width) * block
+                sent = _blocks(event, ring.width) * block
                 if ring.hides:
-                    yield Span(str(event), lane, "transfer", start, happened.seconds, None, moving, share, line)
+                    yield Span(str(event), lane, "transfer", start, happened.seconds, None, moving, sent, line)
             case Await() if happened.seconds:
                 yield Span(str(happened.event), COMPUTE, "wait", start, happened.seconds, collective=moving, line=line)
             case Matmul():
                 yield Span(f"matmul {next(count)}", COMPUTE, "product", start, happened.seconds, line=line)
             case Copy() if happened.seconds:
                 yield Span(str(happened.event), COMPUTE, "compute", start, happened.seconds, line=line)
+            case Loop(trips) as event:
+                moved = _blocks(event, ring.width) * block
+                yield Span(f"{trips} more trips", COMPUTE, "loop", start, happened.seconds, None, moving, moved, line)
     left = cost.seconds - played.busy_seconds if not ring.hides else 0.0
     if left > 0 and moving is not None:  # what hides behind nothing
         start = now + played.busy_seconds
@@ -145,5 +141,8 @@ def _ring(
         yield Span(moving.name, COMPUTE, "wait", start, left, collective=moving, line=line)
 
 
-def _sent(event: object, width: int) -> float:
+def _blocks(event: Event, width: int) -> float:
+    """How many blocks an event sends."""
+    if isinstance(event, Loop):
+        return event.trips * sum(_blocks(each, width) for each in event.body)
     return event.part.width / width if isinstance(event, Send) else 0.0

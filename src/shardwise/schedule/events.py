@@ -139,12 +139,13 @@ def unrolled(events: Events) -> Iterator[Send | Await | Matmul | Copy]:
     for event in events:
         if isinstance(event, Loop):
             for trip in range(event.trips):
-                yield from unrolled(tuple(_of_trip(each, trip) for each in event.body))
+                yield from unrolled(tuple(on_trip(each, trip) for each in event.body))
         else:
             yield event
 
 
-def _of_trip(event: Event, trip: int) -> Event:
+def on_trip(event: Event, trip: int) -> Event:
+    """An event of a loop's body as it happens on one of its trips."""
     match event:
         case Send() | Copy():
             return replace(event, part=_further(event.part, trip))

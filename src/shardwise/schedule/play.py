@@ -13,8 +13,9 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
-from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Turn, unrolled
+from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Turn, on_trip
 
 TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
 
@@ -38,9 +39,12 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Something that took place: an event, when it began, and how long it took; an `Await` as long as it waited."""
+    """Something that took place: an event, when it began, and how long it took; an `Await` as long as it waited.
 
-    event: Send | Await | Matmul | Copy
+    A `Loop` stands for the trips of one that were not played one by one.
+    """
+
+    event: Send | Await | Matmul | Copy | Loop
     start_seconds: float
     seconds: float
 
@@ -68,14 +72,14 @@ def play(
         copy: the seconds to write a share of a block, by default none.
         record: keep what happened.
     """
-    order, tail = _order(events, TRIPS)
+    order = _order(events, TRIPS)
     if not math.isinf(links.cover):
         order = _late(order, width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
     products: dict[tuple[float, int], float] = {}
     free, arrival = [0.0, 0.0], dict[int, float]()
     now = busy = 0.0
-    ends: list[tuple[float, float]] = []  # of the trips of a loop: the clock, and how busy it was
+    ended = before = (0.0, 0.0)  # of the last two trips of a loop: the clock, and how busy it was
     happened: list[Happened] = []
     for event in order:
         start, took = now, 0.0
@@ -99,34 +103,36 @@ def play(
             case Copy(part):
                 took = copy(part.width / width) if copy else 0.0
                 busy, now = busy + took, now + took
-            case _:
-                ends.append((now, busy))
+            case Loop(trips):  # those left, each as the last one that was played
+                took = trips * (ended[0] - before[0])
+                busy, now = busy + trips * (ended[1] - before[1]), now + took
+                free, arrival = [end + took for end in free], {k: end + took for k, end in arrival.items()}
+            case None:
+                before, ended = ended, (now, busy)
                 continue
+            case _:
+                assert_never(event)
         if record:
             happened.append(Happened(event, start, took))
-    if tail:
-        (before, busy_before), (after, busy_after) = ends[-2:]
-        now, busy = now + tail * (after - before), busy + tail * (busy_after - busy_before)
     return Played(now, busy, tuple(happened))
 
 
-_Flat = Send | Await | Matmul | Copy | None  # None: the end of a trip
+_Flat = Send | Await | Matmul | Copy | Loop | None  # the trips of a loop that are left; None: the end of a trip
 
 
 @functools.lru_cache(maxsize=1024)
-def _order(events: Events, most: int) -> tuple[tuple[_Flat, ...], int]:
-    """The events one after the other, of a loop's trips no more than `most`; and how many more trips there are."""
+def _order(events: Events, most: int) -> tuple[_Flat, ...]:
+    """The events one after the other, of a loop's trips no more than `most`."""
     found: list[_Flat] = []
-    left = 0
     for event in events:
-        if isinstance(event, Loop):
-            left += max(0, event.trips - most)
-            for _ in range(min(event.trips, most)):
-                found += unrolled(event.body)
-                found.append(None)
-        else:
+        if not isinstance(event, Loop):
             found.append(event)
-    return tuple(found), left
+            continue
+        for trip in range(min(event.trips, most)):
+            found += [*(on_trip(each, trip) for each in event.body), None]
+        if event.trips > most:
+            found.append(Loop(event.trips - most, event.body))
+    return tuple(found)
 
 
 def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ...]:

@@ -33,6 +33,7 @@ def gather_matmul(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
     groups = side_by_side(strands)
 
     def hop(number: int, last: bool = True, step: int = 0) -> Iterator[Event]:
+        """What a hop brings is sent on, if it is not the `last` of its strand, and multiplied."""
         for group in groups:
             here = [k for k in group if strands[k].hops > number]
             if not here:
@@ -74,6 +75,7 @@ def matmul_scatter(n: int, way: Way, chunks: int, width: int, unroll: int = UNRO
         return Part(-strands[k].way * (number + 1), strands[k].span, -strands[k].way * step)
 
     def hop(number: int, step: int = 0) -> Iterator[Event]:
+        """Every strand's sum takes up a product, and is sent on."""
         if number:  # so the last strand's transfer is behind the first one's product of the next hop, in a loop too
             yield _send(n, last, strands[last].way, part(last, number - 1, step))
         for k in range(len(strands)):
@@ -107,6 +109,7 @@ def matmul_gather(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
     groups = side_by_side(strands)
 
     def moved(tick: int, begun: int, last: bool = True, step: int = 0) -> Iterator[Event]:
+        """What arrives at a tick of the parts begun is sent on, if it is not the `last` of its strand, and written."""
         for number, group in enumerate(groups[:begun]):
             hop = tick - number
             here = [k for k in group if not last or strands[k].hops >= hop]

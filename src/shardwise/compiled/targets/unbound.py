@@ -81,6 +81,7 @@ class _Watch:
 
     @contextmanager
     def over(self, names: dict[str, Any]) -> Iterator[list[_Taken]]:
+        """Watch, and list what is taken meanwhile."""
         taken: list[_Taken] = []
         with self.lock:
             if not self.lists:
