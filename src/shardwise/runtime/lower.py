@@ -308,7 +308,12 @@ class _Tiled:
         return lax.psum_scatter(array, axes, scatter_dimension=at, tiled=True)
 
     def all_to_all(self, array: Any, split: int, concat: int, axes: Axes) -> Any:
-        return lax.all_to_all(array, axes, split_axis=split, concat_axis=concat, tiled=True)
+        if array.shape[concat] != 1:
+            return lax.all_to_all(array, axes, split_axis=split, concat_axis=concat, tiled=True)
+        # What arrives is the dimension: joined to one of size 1, TPU compilers lay out every row as a tile of its own.
+        rows, at = lax.squeeze(array, [concat]), split - (concat < split)
+        shape = (*rows.shape[:at], lax.axis_size(axes), -1, *rows.shape[at + 1 :])
+        return lax.all_to_all(rows.reshape(shape), axes, split_axis=at, concat_axis=concat)
 
 
 class _Blocked(_Tiled):
