@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shardwise.planning.graph import Move, Scope, State
+from shardwise.planning.graph import Move, Scope, State, Vertex
 from shardwise.planning.joins import Sides, every_pair, few_pairs
 from shardwise.planning.orders import Join, Leaf, Node
 from shardwise.planning.prices import Costs
@@ -46,7 +46,7 @@ class Joined(NamedTuple):
 
     names: tuple[str, ...]
     way: tuple[Node, ...]
-    states: tuple[State, ...]
+    states: tuple[Vertex, ...]
     labels: tuple[Label, ...]
     first: int
 
@@ -55,7 +55,7 @@ class Moved(NamedTuple):
     """One move from a state and the label there."""
 
     move: Move
-    before: State
+    before: Vertex
     label: Label
 
 
@@ -64,15 +64,15 @@ class Found(NamedTuple):
 
     seconds: float
     peak: float
-    state: State
+    state: Vertex
     forward: Label
     backward: Label
 
 
-Table = dict[State, list[Label]]
+Table = dict[Vertex, list[Label]]
 # What is to be looked at next: the rank, a number that tells equals apart, whether a label's permutes are meant, the state, and
 # the label itself, or how its state was reached.
-Heap = list[tuple[float, float, int, bool, State, Any]]
+Heap = list[tuple[float, float, int, bool, Vertex, Any]]
 
 
 @dataclass(slots=True)
@@ -127,7 +127,8 @@ class Search:
 
     def _starts(self, node: Node) -> Table:
         if isinstance(node, Leaf):
-            return {node.state: [Label(0.0, 0.0, 0.0, None)]} if self.space(node).bytes_of(node.state) else {}
+            space, given = self.space(node), self.space(node).graph.vertex(node.state)
+            return {given: [Label(0.0, 0.0, 0.0, None)]} if space.bytes_of(given) else {}
         starts: Table = {}
         for way in node.ways:
             for state, label in self.joins(node, way):
@@ -147,7 +148,7 @@ class Search:
         ]  # fmt: skip
         heapq.heapify(heap)
         settled: Table = {}
-        nearest: dict[State, float] = {}
+        nearest: dict[Vertex, float] = {}
         # What is left of a program beside this value: its einsums, unless one has made the value.
         furthest = self.bound - (self.floor if space.given is not None and self.to_go is None else 0.0)
         while heap:
@@ -161,9 +162,9 @@ class Search:
                     continue
                 label = Label(seconds, peak, space.temp_of(state), link)
                 settled[state].append(label)
-                if self.to_go is not None and seconds + self.to_go[0](state) > self.bound:
+                if self.to_go is not None and seconds + self.to_go[0](state.state) > self.bound:
                     continue
-                edges = space.edges(state)
+                edges = space.every_edge(state) if self.frontier else space.edges(state, settled)
                 self._defer(heap, count, space, state, label)
             for seconds, live, after, move in edges:
                 total = label.seconds + seconds
@@ -183,33 +184,34 @@ class Search:
         """What the search goes by, least first; of that again the seconds and the peak."""
         return (peak, seconds) if self.lean else (seconds, peak)
 
-    def _defer(self, heap: Heap, count: Iterator[int], space: Space, state: State, label: Label) -> None:
+    def _defer(self, heap: Heap, count: Iterator[int], space: Space, state: Vertex, label: Label) -> None:
         """Look at a label's permutes no sooner than one of them may be next: by then most layouts are reached otherwise."""
         if isinstance(label.link, Moved) and label.link.move.kind == "collective-permute":
             return  # two permutes are one that costs no more
-        if sum(map(len, state[0])) > 1:
+        if sum(map(len, state.dims)) > 1:
             rank = self._rank(label.seconds + space.least_permute(state), label.peak)
             heapq.heappush(heap, (*rank, next(count), True, state, label))
 
-    def _settles(self, settled: Table, state: State, peak: float) -> bool:
+    def _settles(self, settled: Table, state: Vertex, peak: float) -> bool:
         """Whether a label is kept: none that came before, and is faster, needs no more memory."""
         known = settled.setdefault(state, [])
         return not known or (self.frontier and peak < known[-1].peak)
 
     # Joins: every local einsum that the axes allow.
 
-    def joins(self, node: Join, way: tuple[Node, ...]) -> Iterator[tuple[State, Label]]:
+    def joins(self, node: Join, way: tuple[Node, ...]) -> Iterator[tuple[Vertex, Label]]:
         """Every state and label that a local einsum of some values can give, over all their layouts."""
         space, spaces = self.space(node), [self.space(child) for child in way]
         sides = Sides(node.names, tuple(child.names for child in way))
-        tables, names = [self.table(child) for child in way], tuple(name for name, _ in self.ground.mesh_axes)
+        tables = [self.table(child) for child in way]
         if self.scope_of is None and math.isinf(self.bound):
-            pairs = every_pair(sides, tables, names)
+            pairs = every_pair(self.ground.graph, sides, tables)
         else:
-            pairs = few_pairs(sides, tables, names, sys.maxsize if self.scope_of is None else self.pairs)
-        prices: dict[Any, float] = {}
-        for (states, after), split in pairs:
-            if (self.exact and after[1]) or (space.scope is not None and not space.scope.holds_all(after)):
+            most = sys.maxsize if self.scope_of is None else self.pairs
+            pairs = few_pairs(space.graph, sides, tables, most)
+        prices: dict[tuple[int, ...], float] = {}
+        for states, after, split in pairs:
+            if (self.exact and after.unreduced) or (space.scope is not None and not space.scope.holds_all(after.state)):
                 continue
             made = space.bytes_of(after)
             took = [side.bytes_of(state) for side, state in zip(spaces, states, strict=True)]
@@ -227,7 +229,7 @@ class Search:
         self,
         node: Join,
         way: tuple[Node, ...],
-        states: tuple[State, ...],
+        states: tuple[Vertex, ...],
         found: list[list[Label]],
         seconds: float,
         made: float,
@@ -248,7 +250,7 @@ class Search:
 
     # Backward: from the wanted layouts, every layout from which one can be reached.
 
-    def backward(self, space: Space, sources: Mapping[State, float], wanted: Iterable[State], enough: int) -> Table:
+    def backward(self, space: Space, sources: Mapping[Vertex, float], wanted: Iterable[State], enough: int) -> Table:
         """For layouts from which a wanted one can be reached: labels of the way there.
 
         `sources` gives the seconds in which layouts are reached. It ends when no other leads to one of the `enough` fastest
@@ -257,11 +259,11 @@ class Search:
         owed = dict(sources)
         nearest_source = min(sources.values(), default=math.inf)
         totals: list[float] = []  # those of the fastest, slowest first, negated
-        partial = tuple(sorted({axis for _, unreduced in owed for axis in unreduced}))
+        partial = tuple(sorted({axis for state in owed for axis in state.unreduced}))
         count = itertools.count()
-        heap: Heap = [(0.0, 0.0, next(count), False, state, None) for state in wanted]
+        heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in wanted]
         settled: Table = {}
-        nearest: dict[State, float] = {}
+        nearest: dict[Vertex, float] = {}
         fastest = not self.frontier and not self.lean
         while heap and (owed or not fastest):
             *rank, _, permuting, state, link = heapq.heappop(heap)
@@ -280,9 +282,9 @@ class Search:
                     heapq.heappush(totals, -owed.pop(state) - seconds)
                     if len(totals) > enough:
                         heapq.heappop(totals)
-                if self.to_go is not None and seconds + self.to_go[1](state) > self.bound:
+                if self.to_go is not None and seconds + self.to_go[1](state.state) > self.bound:
                     continue
-                edges = space.into(state, partial)
+                edges = space.into(state, partial, () if self.frontier else settled)
                 self._defer(heap, count, space, state, label)
             for seconds, live, before, move in edges:
                 total = label.seconds + seconds
@@ -315,13 +317,13 @@ class Search:
                     best[key] = found
         return sorted(best.values(), key=lambda found: found.seconds)
 
-    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[State, Label]], Table]:
+    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[Vertex, Label]], Table]:
         """Every state and label of the root's value as made, and the ways on from there."""
         if isinstance(root, Leaf):
             ways = [(state, label) for state, found in self.table(root).items() for label in found]
         else:
             ways = [each for way in root.ways for each in self.joins(root, way)]
-        sources: dict[State, float] = {}
+        sources: dict[Vertex, float] = {}
         for state, label in ways:
             sources[state] = min(label.seconds, sources.get(state, math.inf))
         return ways, self.backward(self.space(root), sources, wanted, enough_of(root))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from shardwise.layout import Axes
-from shardwise.planning.graph import Move, Scope, State, arrangements, moves, moves_into, permute
+from shardwise.planning.graph import Graph, Kind, Move, Scope, State, Vertex, arrangements, graph_of, permute
 from shardwise.planning.prices import PLAIN, Blocks, Costs, blocks_of
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
 STEP_SECONDS = 1e-15
 
-Edge = tuple[float, float, State, Move]  # seconds, live temporary bytes, the state on the other side, the move
+Edge = tuple[float, float, Vertex, Move]  # seconds, live temporary bytes, the state on the other side, the move
 
 
 class TooMany(Exception):
@@ -33,11 +32,14 @@ class Ground:
     looked: int = 0
     mesh_axes: tuple[tuple[str, int], ...] = ()
     couples: tuple[Axes, ...] = ()  # of axes: what a permute moves at least
+    graph: Graph = field(init=False)
     _extents: dict[Axes, int] = field(default_factory=dict)
+    _prices: dict[tuple[str, Axes, float, Blocks], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.mesh_axes = tuple((name, size) for name, size in self.costs.mesh.axes if size > 1)
         self.couples = tuple(itertools.combinations((name for name, _ in self.mesh_axes), 2))
+        self.graph = graph_of(tuple([name for name, _ in self.mesh_axes]))
 
     def look(self, count: int) -> None:
         """Count moves and einsums that are looked at.
@@ -55,131 +57,155 @@ class Ground:
             known = self._extents[axes] = self.costs.mesh.extent(axes)
         return known
 
-    def move_seconds(self, move: Move, took: float, made: float, blocks: Blocks) -> float:
-        """Seconds of a move; it depends on its kind and axes, on the shard's bytes and on how its blocks lie, alone."""
-        if move.kind == "slice":
-            return self.costs.slice(made, blocks.minor) + STEP_SECONDS
-        return self.costs.collective(move.kind, move.axes, took, made, blocks) + STEP_SECONDS
+    def move_seconds(self, name: str, axes: Axes, took: float, made: float, blocks: Blocks) -> float:
+        """Seconds of a move; it depends on its name and axes, on the shard's bytes and on how its blocks lie, alone."""
+        key = (name, axes, took, blocks)
+        known = self._prices.get(key)
+        if known is None:
+            costs = self.costs
+            price = costs.slice(made, blocks.minor) if name == "slice" else costs.collective(name, axes, took, made, blocks)
+            known = self._prices[key] = price + STEP_SECONDS
+        return known
+
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    """One device's part of a value: its shape and bytes, none for a layout that the sizes do not allow.
+
+    All layouts with this shape have it, and the prices of moves that leave it or make it.
+    """
+
+    shape: tuple[int, ...]
+    bytes: float
+    leaving: dict[Kind, float] = field(default_factory=dict)
+    making: dict[Kind, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Space:
-    """The layouts of one value: their bytes, which are legal for its sizes, and the priced moves between them."""
+    """The layouts of one value: their shards, which are legal for its sizes, and the priced moves between them."""
 
     ground: Ground
     names: tuple[str, ...]
     item_bytes: int
-    given: State | None = None
+    given_state: State | None = None
     scope: Scope | None = None
-    _edges: dict[State, list[Edge]] = field(default_factory=dict)
-    _bytes: dict[State, float] = field(default_factory=dict)
-    _shapes: dict[State, tuple[int, ...]] = field(default_factory=dict)
+    graph: Graph = field(init=False)
+    given: Vertex | None = field(init=False, default=None)
+    _shards: dict[Vertex, Shard] = field(default_factory=dict)
+    _of_shape: dict[tuple[int, ...], Shard] = field(default_factory=dict)
+    _edges: dict[Vertex, list[Edge]] = field(default_factory=dict)
     _least: dict[float, float] = field(default_factory=dict)
-    _prices: dict[Any, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes or shape, and what else counts
+    _arranged: dict[Vertex, tuple[Vertex, ...]] = field(default_factory=dict)
 
-    def bytes_of(self, state: State) -> float:
-        """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
-        known = self._bytes.get(state)
+    def __post_init__(self) -> None:
+        self.graph = self.ground.graph if self.scope is None else Graph(self.ground.graph.mesh_axes, self.scope)
+        if self.given_state is not None:
+            self.given = self.graph.vertex(self.given_state)
+
+    def shard(self, vertex: Vertex) -> Shard:
+        known = self._shards.get(vertex)
         if known is None:
-            known = float(self.item_bytes)
-            for name, axes in zip(self.names, state[0], strict=True):
-                if axes:
-                    whole, rest = divmod(self.ground.sizes[name], self.ground.extent(axes))
-                    known *= 0 if rest else whole
-                else:
-                    known *= self.ground.sizes[name]
-            self._bytes[state] = known
+            shape = self._shape(vertex.dims)
+            known = self._of_shape.get(shape)
+            if known is None:
+                known = self._of_shape[shape] = Shard(shape, float(self.item_bytes * math.prod(shape)))
+            self._shards[vertex] = known
         return known
 
-    def blocks(self, move: Move, before: State) -> Blocks:
-        """How the blocks lie that a move joins or cuts."""
-        return blocks_of(move.kind, (move.dim, move.target), self._shape(before), self._shape(move.after))
+    def _shape(self, dims: tuple[Axes, ...]) -> tuple[int, ...]:
+        shape = []
+        for name, axes in zip(self.names, dims, strict=True):
+            whole, rest = divmod(self.ground.sizes[name], self.ground.extent(axes))
+            shape.append(0 if rest else whole)
+        return tuple(shape)
 
-    def _shape(self, state: State) -> tuple[int, ...]:
-        known = self._shapes.get(state)
-        if known is None:
-            sizes, extent = self.ground.sizes, self.ground.extent
-            shape = (sizes[name] // extent(axes) for name, axes in zip(self.names, state[0], strict=True))
-            known = self._shapes[state] = tuple(shape)
-        return known
+    def bytes_of(self, vertex: Vertex) -> float:
+        return self.shard(vertex).bytes
 
-    def leaving(self, move: Move, before: State) -> float:
+    def leaving(self, move: Move, before: Vertex) -> float:
         """Seconds to copy what a program's last move made to where the result must stand."""
-        return self.ground.costs.leaving(move.kind, move.axes, self.bytes_of(move.after), self.blocks(move, before))
+        made = self.shard(self.graph.vertex(move.after))
+        blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape)
+        return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks)
 
-    def temp_of(self, state: State) -> float:
+    def temp_of(self, vertex: Vertex) -> float:
         """Bytes that a shard in this layout takes beyond the inputs, which the caller holds anyway."""
-        return 0.0 if state == self.given else self.bytes_of(state)
+        return 0.0 if vertex is self.given else self.shard(vertex).bytes
 
-    def edges(self, state: State) -> list[Edge]:
-        """Legal moves from a state but permutes, and the states that they lead to."""
-        known = self._edges.get(state)
+    def every_edge(self, vertex: Vertex) -> list[Edge]:
+        """All legal moves from a state but permutes, and the states that they lead to."""
+        known = self._edges.get(vertex)
         if known is None:
-            known = self._edges[state] = self._priced(state, moves(state, self.ground.mesh_axes, self.scope))
+            known = self._edges[vertex] = list(self.edges(vertex, ()))
         return known
 
-    def _priced(self, state: State, found: Iterable[Move]) -> list[Edge]:
-        held, sizes = self.temp_of(state), self._bytes
-        prices = self._prices.setdefault(self._shape(state), {})
-        edges: list[Edge] = []
-        for move in found:
-            kind, axes, dim, target, after = move
-            made = sizes.get(after)
-            if made is None:
-                made = self.bytes_of(after)
-            if made:
-                seconds = prices.get((kind, axes, dim, target))
-                if seconds is None:
-                    seconds = prices[kind, axes, dim, target] = self._seconds(move, state)
-                edges.append((seconds, held + made, after, move))
-        self.ground.look(len(edges))
-        return edges
-
-    def _seconds(self, move: Move, before: State) -> float:
-        took, made, blocks = self.bytes_of(before), self.bytes_of(move.after), self.blocks(move, before)
-        prices = self._prices.setdefault(took, {})
-        seconds = prices.get((move.kind, move.axes, blocks))
-        if seconds is None:
-            seconds = prices[move.kind, move.axes, blocks] = self.ground.move_seconds(move, took, made, blocks)
-        return seconds
-
-    def into(self, state: State, partial: Axes) -> Iterator[Edge]:
-        """Legal moves that lead to a state but permutes, and the states that they leave, unreduced over axes of `partial`."""
-        made, sizes, looked = self.bytes_of(state), self._bytes, 0
-        prices = self._prices.setdefault(("into", self._shape(state)), {})
-        for move, before in moves_into(state, self.ground.mesh_axes, self.scope, partial):
-            took = sizes.get(before)
-            if took is None:
-                took = self.bytes_of(before)
-            if took:
-                kind, axes, dim, target, _ = move
-                seconds = prices.get((kind, axes, dim, target))
-                if seconds is None:
-                    seconds = prices[kind, axes, dim, target] = self._seconds(move, before)
+    def edges(self, vertex: Vertex, known: Container[Vertex]) -> Iterator[Edge]:
+        """Legal moves from a state but permutes, and the states that they lead to, but those that are known."""
+        before, held, shards, looked = self.shard(vertex), self.temp_of(vertex), self._shards, 0
+        prices = before.leaving
+        for after, kind, move in self.graph.arcs(vertex):
+            if after in known:
                 looked += 1
-                yield seconds, self.temp_of(before) + made, before, move
-        self.ground.look(looked)
-
-    def permutes(self, state: State, known: Container[State], backward: bool = False) -> Iterator[Edge]:
-        """Permutes from a state, or into one, and the states on the other side, but those that are known."""
-        bytes_, unreduced = self.bytes_of(state), state[1]
-        prices, looked = self._prices.setdefault(bytes_, {}), 0
-        for dims in arrangements(state, self.ground.mesh_axes, self.scope):
-            other = (dims, unreduced)
-            if other in known or dims == state[0]:
                 continue
-            before, after = (dims, state) if backward else (state[0], other)
-            move = permute(before, after, self.ground.mesh_axes)
-            seconds = prices.get(move.axes)
-            if seconds is None:
-                seconds = prices[move.axes] = self.ground.move_seconds(move, bytes_, bytes_, PLAIN)
-            looked += 1
-            yield seconds, self.temp_of(other if backward else state) + bytes_, other, move
+            made = shards.get(after) or self.shard(after)
+            if made.bytes:
+                looked += 1
+                seconds = prices.get(kind)
+                if seconds is None:
+                    seconds = prices[kind] = self._seconds(kind, before, made)
+                yield seconds, held + made.bytes, after, move
         self.ground.look(looked)
 
-    def least_permute(self, state: State) -> float:
+    def into(self, vertex: Vertex, partial: Axes, known: Container[Vertex]) -> Iterator[Edge]:
+        """Legal moves that lead to a state but permutes, and the states that they leave, but those that are known.
+
+        These are unreduced over axes of `partial`.
+        """
+        made, shards, looked = self.shard(vertex), self._shards, 0
+        prices = made.making
+        for before, kind, move in self.graph.arcs_into(vertex, partial):
+            if before in known:
+                looked += 1
+                continue
+            took = shards.get(before) or self.shard(before)
+            if took.bytes:
+                looked += 1
+                seconds = prices.get(kind)
+                if seconds is None:
+                    seconds = prices[kind] = self._seconds(kind, took, made)
+                yield seconds, (0.0 if before is self.given else took.bytes) + made.bytes, before, move
+        self.ground.look(looked)
+
+    def _seconds(self, kind: Kind, took: Shard, made: Shard) -> float:
+        blocks = blocks_of(kind.name, (kind.dim, kind.target), took.shape, made.shape)
+        return self.ground.move_seconds(kind.name, kind.axes, took.bytes, made.bytes, blocks)
+
+    def permutes(self, vertex: Vertex, known: Container[Vertex], backward: bool = False) -> Iterator[Edge]:
+        """Permutes from a state, or into one, and the states on the other side, but those that are known."""
+        shard, looked = self.shard(vertex), 0
+        for other in self._arrangements(vertex):
+            if other in known or other is vertex:
+                continue
+            before, after = (other, vertex) if backward else (vertex, other)
+            move = permute(before.dims, after.state, self.ground.mesh_axes)
+            seconds = self.ground.move_seconds(move.kind, move.axes, shard.bytes, shard.bytes, PLAIN)
+            looked += 1
+            yield seconds, self.temp_of(before) + shard.bytes, other, move
+        self.ground.look(looked)
+
+    def _arrangements(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        """The states that permutes lead to, and the state itself."""
+        known = self._arranged.get(vertex)
+        if known is None:
+            found = arrangements(vertex.state, self.ground.mesh_axes, self.scope)
+            known = tuple([self.graph.vertex((dims, vertex.unreduced)) for dims in found])
+            self._arranged.update(dict.fromkeys(known, known))  # those of each are those of all
+        return known
+
+    def least_permute(self, vertex: Vertex) -> float:
         """Seconds that no permute from a state is faster than."""
-        bytes_ = self.bytes_of(state)
+        bytes_ = self.shard(vertex).bytes
         known = self._least.get(bytes_)
         if known is None:
             price, couples = self.ground.costs.collective, self.ground.couples
