@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,9 +15,9 @@ from shardwise.errors import LayoutError, PlanError, ProgramError, one_line
 from shardwise.layout import Layout
 from shardwise.notation import Operand
 from shardwise.planning.cost import Estimate, estimate
-from shardwise.planning.fuse import forms_of, fused_programs, names_of
-from shardwise.planning.overlap import ring_cost
-from shardwise.planning.prices import Costs
+from shardwise.planning.fuse import checked, forms_of, fused_steps, names_of
+from shardwise.planning.overlap import Priced, moving_seconds, priced
+from shardwise.planning.prices import Costs, StepCost
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.stages import Programs, programs_of
 from shardwise.program import Program, sums_stay_whole
@@ -26,11 +27,13 @@ from shardwise.steps import (
     AllGather,
     AllReduce,
     Automatic,
+    Collective,
     Einsum,
     Fused,
     GatherEinsum,
     ReduceScatter,
     Step,
+    collectives_of,
     moved_axes,
     product_of,
 )
@@ -39,6 +42,7 @@ KEPT = 10
 REMEMBERED = 32  # problems; of thousands of devices a ranking may take megabytes
 MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
 MOST_PRICED = 40
+ROUNDING = 1e-9  # of seconds that are added up in another order
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
 
 
@@ -175,7 +179,8 @@ def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Cand
         for source in sorted(sources, key=_unhidden_seconds):
             if _unhidden_seconds(source) >= fastest:
                 break
-            best = _best_fused(fusing, source, WORTH_PRICING * fastest)
+            ranked = sorted(candidate.estimate.seconds for candidate in (*plain, *found.values()))
+            best = _best_fused(fusing, source, min([WORTH_PRICING * fastest, *ranked[KEPT - 1 : KEPT]]))
             if best is not None:
                 found.setdefault(best.program, best)
                 fastest = min(fastest, best.estimate.seconds)
@@ -200,21 +205,75 @@ class _Fusing:
     task: Problem
     costs: Costs
     left: int = MOST_FUSED
-    _known: dict[Any, float] = field(default_factory=dict)
+    _rings: dict[Any, Priced] = field(default_factory=dict)
+    _seconds: dict[Any, float] = field(default_factory=dict)
 
     def seconds(self, step: Fused, before: Mapping[str, Layout]) -> float:
-        product = product_of(step)
-        assert product is not None
-        key = (step, tuple(before[name] for name in product.operands))
-        known = self._known.get(key)
+        key = self._key(step, before)
+        known = self._seconds.get(key)
         if known is None:
-            known = self._known[key] = ring_cost(step, self.costs, self.task.sizes, before, 0.0).seconds
+            known = self._seconds[key] = self._ring(step, before).played().seconds
         return known
 
+    def _ring(self, step: Fused, before: Mapping[str, Layout]) -> Priced:
+        key = self._key(step, before)
+        known = self._rings.get(key)
+        if known is None:
+            known = self._rings[key] = priced(step, self.costs, self.task.sizes, before)
+        return known
+
+    def _key(self, step: Fused, before: Mapping[str, Layout]) -> Any:
+        product = product_of(step)
+        assert product is not None
+        return step, tuple(before[name] for name in product.operands)
+
+    def checked(self, program: Program, steps: tuple[Step, ...]) -> Program | None:
+        """A fused program with these steps, if it is legal, as exact as is asked for, and one may still be made."""
+        fused = checked(program, steps) if self.left else None
+        if fused is None:
+            return None
+        self.left -= 1
+        return fused if not self.task.exact or sums_stay_whole(fused) else None
+
+    def fastest_forms(self, program: Program) -> tuple[Step, ...]:
+        """The steps of a program, the fused ones in their fastest forms."""
+        return _with(program, {place: self.fastest(program, place, forms_of(step)) for place, step in _fused(program)})
+
     def fastest(self, program: Program, place: int, forms: Iterable[Fused]) -> Fused:
-        """The fastest of some forms of the step at a place."""
+        """The fastest of some forms of the step at a place: none that moves longer than another takes."""
         before = program.states()[place]
-        return min(forms, key=lambda form: self.seconds(form, before))
+        rings = {form: self._ring(form, before) for form in forms}
+        best = math.inf
+        for form in sorted(rings, key=lambda form: rings[form].moving):
+            if rings[form].moving * (1 - ROUNDING) > best:
+                del rings[form]
+            else:
+                best = min(best, self.seconds(form, before))
+        return min(rings, key=lambda form: self.seconds(form, before))
+
+    def unplayed(self, steps: tuple[Step, ...], source: Candidate) -> float:
+        """The seconds of a candidate with some steps fused at least: of those the product alone, or the transfers alone."""
+        kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
+        seconds = [kept[step].seconds if step in kept else self._least(step, kept) for step in steps]
+        return math.fsum(seconds) * (1 - ROUNDING)
+
+    def _least(self, step: Step, kept: Mapping[Step, StepCost]) -> float:
+        compiler, product = self.task.hardware.compiler, product_of(step)
+        if product is None:
+            return 0.0  # a gather that is new
+        sooner = 0.0 if compiler is None else compiler.start_seconds.value  # parts of a product may start one behind the other
+        moving = (self._moving(part, kept) for part in collectives_of(step))
+        item = min(1.0, self.costs.item_bytes / self.costs.product_bytes)  # rings are priced as if no operand were a product
+        return item * max(kept[product].seconds - sooner, *moving)
+
+    def _moving(self, part: Collective, kept: Mapping[Step, StepCost]) -> float:
+        """How long a collective moves as a ring that goes both ways."""
+        if part in kept:
+            sent = kept[part].wire_bytes
+        else:  # the first half of a sum
+            sent = kept[AllReduce(part.array, part.axes)].wire_bytes / 2
+        block = sent / (self.task.mesh.extent(part.axes) - 1)
+        return moving_seconds(self.costs, part.axes, "bidirectional", block)
 
     def at_least(self, program: Program, steps: tuple[Step, ...], source: Candidate) -> float:
         """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
@@ -224,9 +283,9 @@ class _Fusing:
 
 
 def _programs(fusing: _Fusing, source: Candidate) -> Iterator[Program]:
-    for program in itertools.islice(fused_programs(source.program, fusing.task.sizes), fusing.left):
-        fusing.left -= 1
-        if not fusing.task.exact or sums_stay_whole(program):
+    for steps in fused_steps(source.program, fusing.task.sizes):
+        program = fusing.checked(source.program, steps)
+        if program is not None:
             yield program
 
 
@@ -238,12 +297,33 @@ def _unhidden_seconds(candidate: Candidate) -> float:
 
 
 def _best_fused(fusing: _Fusing, source: Candidate, within: float) -> Candidate | None:
-    """The fastest fused form of a candidate that fits, if it takes no longer than `within`."""
-    forms: list[tuple[float, tuple[Step, ...]]] = []
-    for program in _programs(fusing, source):
-        steps = _with(program, {place: fusing.fastest(program, place, forms_of(step)) for place, step in _fused(program)})
-        forms.append((fusing.at_least(program, steps, source), steps))
-    return next(iter(_cheapest(fusing, [(seconds, source.program, steps) for seconds, steps in forms], within, 1)), None)
+    """The fastest fused form of a candidate that fits, if it takes no longer than `within`.
+
+    Forms wait in a queue, by the seconds that they take at least: with nothing played, with the rings played, and as they
+    are estimated. One is looked at more closely only when none is left that may be faster.
+    """
+    queue: list[tuple[float, int, int, Any]] = [
+        (fusing.unplayed(steps, source), 0, number, steps)
+        for number, steps in enumerate(fused_steps(source.program, fusing.task.sizes))
+    ]
+    heapq.heapify(queue)
+    while queue:
+        seconds, looks, number, form = heapq.heappop(queue)
+        if looks == 2:
+            return form
+        if seconds > within:
+            continue
+        if looks == 0:
+            program = fusing.checked(source.program, form)
+            if program is not None:
+                steps = fusing.fastest_forms(program)
+                heapq.heappush(queue, (fusing.at_least(program, steps, source), 1, number, steps))
+            continue
+        candidate = _price(dataclasses.replace(source.program, steps=form), fusing.costs, fusing.task)
+        if _fits(fusing.task, candidate):
+            within = math.inf
+            heapq.heappush(queue, (candidate.estimate.seconds, 2, number, candidate))
+    return None
 
 
 def _asked(fusing: _Fusing, forms: Mapping[Program, Candidate], name: str) -> list[Candidate]:
