@@ -17,7 +17,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -84,8 +83,8 @@ class Search:
 
     Programs of more than `bound` seconds may be left out: all have at least `floor` in their einsums, and where one array
     changes its layout, `to_go` says of a layout what is left from there at least, and what it took to come there.
-    `scope_of` gives the layouts of a value that are looked at, None for all; of `pairs` of layouts that go into an einsum
-    about so many are looked at then. `most` is how many moves and einsums may be looked at in all. `exact` leaves out
+    `scope_of` gives the layouts of a value that are looked at, None for all; of pairs of layouts that go into an einsum
+    about so many as `pairs` are looked at, by default all, in one order whatever is left out. `most` is how many moves and einsums may be looked at in all. `exact` leaves out
     every einsum that makes partial sums.
     """
 
@@ -204,11 +203,10 @@ class Search:
         space, spaces = self.space(node), [self.space(child) for child in way]
         sides = Sides(node.names, tuple(child.names for child in way))
         tables = [self.table(child) for child in way]
-        if self.scope_of is None and math.isinf(self.bound):
-            pairs = every_pair(self.ground.graph, sides, tables)
+        if self.pairs:
+            pairs = few_pairs(space.graph, sides, tables, self.pairs)
         else:
-            most = sys.maxsize if self.scope_of is None else self.pairs
-            pairs = few_pairs(space.graph, sides, tables, most)
+            pairs = every_pair(space.graph, sides, tables)
         prices: dict[tuple[int, ...], float] = {}
         for states, after, split in pairs:
             if (self.exact and after.unreduced) or (space.scope is not None and not space.scope.holds_all(after.state)):
