@@ -48,13 +48,14 @@ class Kind:
 class Vertex:
     """A state of a graph: one object for each, so that a search tells states apart by identity.
 
-    Its graph fills in the arcs from it, and those into it, by the axes that may be unreduced.
+    Its graph fills in the arcs from it; those into it, by the axes that may be unreduced; and permutes, by where they lead.
     """
 
     dims: tuple[Axes, ...]
     unreduced: Axes
     arcs: tuple[Arc, ...] | None = None
     arcs_into: dict[Axes, tuple[Arc, ...]] = field(default_factory=dict)
+    permutes: dict[Vertex, Arc] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
@@ -235,11 +236,10 @@ def arrangements(
     return _arrangements(used, mesh_axes, extents) if scope is None else scope.arrangements(used, mesh_axes, extents)
 
 
-@functools.lru_cache(maxsize=16384)
-def permute(before: tuple[Axes, ...], after: State, mesh_axes: tuple[tuple[str, int], ...]) -> Move:
+def permute(before: State, after: State, mesh_axes: Axes) -> Move:
     """The permute from one arrangement to another; the way back costs the same."""
-    moved = {a for old, new in zip(before, after[0], strict=True) if old != new for a in (*old, *new)}
-    return Move("collective-permute", tuple([axis for axis, _ in mesh_axes if axis in moved]), 0, 0, after)
+    moved = {a for old, new in zip(before[0], after[0], strict=True) if old != new for a in (*old, *new)}
+    return Move("collective-permute", tuple([axis for axis in mesh_axes if axis in moved]), 0, 0, after)
 
 
 @dataclass(slots=True, eq=False)
@@ -276,6 +276,15 @@ class Graph:
             known = tuple([Arc(self.vertex(before), self._kind(move), move) for move, before in found])
             vertex.arcs_into[partial] = known
             self.kept += len(known)
+        return known
+
+    def permute(self, before: Vertex, after: Vertex) -> Arc:
+        """The permute from one arrangement to another."""
+        known = before.permutes.get(after)
+        if known is None:
+            move = permute(before.state, after.state, self.mesh_axes)
+            known = before.permutes[after] = Arc(after, self._kind(move), move)
+            self.kept += 1
         return known
 
     def _kind(self, move: Move) -> Kind:

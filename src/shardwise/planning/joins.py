@@ -11,8 +11,7 @@ from shardwise.layout import Axes, splits
 from shardwise.planning.graph import Graph, State, Vertex
 from shardwise.planning.prices import einsum_flops
 
-# The layouts of the values, that of what they make, and how each dimension is split.
-Pair = tuple[tuple[Vertex, ...], Vertex, tuple[Axes, ...]]
+Pair = tuple[tuple[Vertex, ...], Vertex]  # the layouts of the values, and that of what they make
 Partial = tuple[Axes, ...]  # of each value, the axes over which it may be unreduced
 
 
@@ -39,11 +38,13 @@ class Sides:
         sums = [axis for i in self.summed for axis in split[i]]
         return tuple([split[i] for i in self.kept]), tuple(sorted([*sums, *(axis for axes in unreduced for axis in axes)]))
 
-    def flops(self, local: Mapping[str, int]) -> float:
+    def flops(self, shapes: Iterable[tuple[int, ...]]) -> float:
+        """The FLOPs of the einsum of shards with these shapes."""
+        local = {dim: size for names, shape in zip(self.names, shapes, strict=True) for dim, size in zip(names, shape, strict=True)}
         return einsum_flops(self.names, self.made, local)
 
 
-def every_pair(graph: Graph, sides: Sides, tables: Sequence[Mapping[Vertex, Any]]) -> Iterator[Pair]:
+def every_pair(graph: Graph, sides: Sides, tables: Sequence[Mapping[Vertex, Any]]) -> Iterable[Pair]:
     """Every choice of layouts that go together, with what they make."""
     partial = tuple(tuple(sorted({axis for state in table for axis in state.unreduced})) for table in tables)
     key = len(sides.dims), sides.places, sides.kept, partial
@@ -51,9 +52,10 @@ def every_pair(graph: Graph, sides: Sides, tables: Sequence[Mapping[Vertex, Any]
     if known is None:
         known = graph.pairs[key] = tuple(_conceivable(graph, sides, partial))
         graph.kept += len(known)
-    for pair in known:
-        if all(state in table for state, table in zip(pair[0], tables, strict=True)):
-            yield pair
+    if len(tables) == 1:
+        return (pair for pair in known if pair[0][0] in tables[0])
+    left, right = tables
+    return (pair for pair in known if pair[0][0] in left and pair[0][1] in right)
 
 
 def _conceivable(graph: Graph, sides: Sides, partial: Partial) -> Iterator[Pair]:
@@ -62,7 +64,7 @@ def _conceivable(graph: Graph, sides: Sides, partial: Partial) -> Iterator[Pair]
         parts = [tuple([split[i] for i in at]) for at in sides.places]
         for given in _partials(split, graph.mesh_axes, partial):
             states = tuple(map(graph.vertex, zip(parts, given, strict=True)))
-            yield states, graph.vertex(sides.after(split, given)), split
+            yield states, graph.vertex(sides.after(split, given))
 
 
 def _partials(split: tuple[Axes, ...], names: Axes, partial: Partial) -> Iterable[tuple[Axes, ...]]:
@@ -85,8 +87,7 @@ def few_pairs(graph: Graph, sides: Sides, tables: Sequence[Mapping[Vertex, Any]]
     """
     if len(tables) == 1:
         for state in tables[0]:
-            after = graph.vertex(sides.after(state.dims, [state.unreduced]))
-            yield (state,), after, state.dims
+            yield (state,), graph.vertex(sides.after(state.dims, [state.unreduced]))
         return
     left, right = sides.places
     shared = [dim for dim in left if dim in right]
@@ -104,8 +105,7 @@ def few_pairs(graph: Graph, sides: Sides, tables: Sequence[Mapping[Vertex, Any]]
         fitting = (other for theirs, other in found if not mask & theirs)
         for other in itertools.islice(fitting, max(1, most // number)):
             split = (*state.dims, *(other.dims[i] for i in fresh))
-            after = graph.vertex(sides.after(split, (state.unreduced, other.unreduced)))
-            yield (state, other), after, split
+            yield (state, other), graph.vertex(sides.after(split, (state.unreduced, other.unreduced)))
 
 
 def _mask(bit: Mapping[str, int], used: Iterable[Axes]) -> int:

@@ -25,9 +25,10 @@ from shardwise.planning.graph import Move, Scope, State, Vertex
 from shardwise.planning.joins import Sides, every_pair, few_pairs
 from shardwise.planning.orders import Join, Leaf, Node
 from shardwise.planning.prices import Costs
-from shardwise.planning.spaces import STEP_SECONDS, Ground, Space
+from shardwise.planning.spaces import STEP_SECONDS, Ground, Shard, Space
 
 ENOUGH = 10  # programs are ranked
+NEVER = (math.inf, math.inf)
 LONGEST = 6  # layouts that one program passes through: it is found by way of each
 
 
@@ -127,7 +128,7 @@ class Search:
     def _starts(self, node: Node) -> Table:
         if isinstance(node, Leaf):
             space, given = self.space(node), self.space(node).graph.vertex(node.state)
-            return {given: [Label(0.0, 0.0, 0.0, None)]} if space.bytes_of(given) else {}
+            return {given: [Label(0.0, 0.0, 0.0, None)]} if space.shard(given).bytes else {}
         starts: Table = {}
         for way in node.ways:
             for state, label in self.joins(node, way):
@@ -147,7 +148,7 @@ class Search:
         ]  # fmt: skip
         heapq.heapify(heap)
         settled: Table = {}
-        nearest: dict[Vertex, float] = {}
+        nearest: dict[Vertex, tuple[float, float]] = {}
         # What is left of a program beside this value: its einsums, unless one has made the value.
         furthest = self.bound - (self.floor if space.given is not None and self.to_go is None else 0.0)
         while heap:
@@ -169,14 +170,14 @@ class Search:
                 total = label.seconds + seconds
                 if total > furthest:
                     continue
-                peak = max(label.peak, live)
+                peak = live if live > label.peak else label.peak
+                least = (peak, total) if self.lean else (total, peak)
                 if not self.frontier:
-                    cost = peak if self.lean else total
-                    if cost > nearest.get(after, math.inf):
+                    if least >= nearest.get(after, NEVER):
                         continue
-                    nearest[after] = cost
+                    nearest[after] = least
                 if peak <= self.budget:
-                    heapq.heappush(heap, (*self._rank(total, peak), next(count), False, after, Moved(move, state, label)))
+                    heapq.heappush(heap, (*least, next(count), False, after, Moved(move, state, label)))
         return settled
 
     def _rank(self, seconds: float, peak: float) -> tuple[float, float]:
@@ -187,7 +188,7 @@ class Search:
         """Look at a label's permutes no sooner than one of them may be next: by then most layouts are reached otherwise."""
         if isinstance(label.link, Moved) and label.link.move.kind == "collective-permute":
             return  # two permutes are one that costs no more
-        if sum(map(len, state.dims)) > 1:
+        if len(space.arranged(state)) > 1:
             rank = self._rank(label.seconds + space.least_permute(state), label.peak)
             heapq.heappush(heap, (*rank, next(count), True, state, label))
 
@@ -200,51 +201,44 @@ class Search:
 
     def joins(self, node: Join, way: tuple[Node, ...]) -> Iterator[tuple[Vertex, Label]]:
         """Every state and label that a local einsum of some values can give, over all their layouts."""
+        tables: list[Table] = []
+        for child in way:
+            tables.append(self.table(child))
+            if not tables[-1]:
+                return
         space, spaces = self.space(node), [self.space(child) for child in way]
         sides = Sides(node.names, tuple(child.names for child in way))
-        tables = [self.table(child) for child in way]
         if self.pairs:
             pairs = few_pairs(space.graph, sides, tables, self.pairs)
         else:
             pairs = every_pair(space.graph, sides, tables)
-        prices: dict[tuple[int, ...], float] = {}
-        for states, after, split in pairs:
+        prices: dict[tuple[Shard, ...], float] = {}
+        for states, after in pairs:
             if (self.exact and after.unreduced) or (space.scope is not None and not space.scope.holds_all(after.state)):
                 continue
-            made = space.bytes_of(after)
-            took = [side.bytes_of(state) for side, state in zip(spaces, states, strict=True)]
-            key = tuple(map(self.ground.extent, split))
-            seconds = prices.get(key)
+            made = space.shard(after).bytes
+            shards = tuple([side.shard(state) for side, state in zip(spaces, states, strict=True)])
+            seconds = prices.get(shards)
             if seconds is None:
-                local = {dim: self.sizes[dim] // extent for dim, extent in zip(sides.dims, key, strict=True)}
-                flops = sides.flops(local)
-                seconds = prices[key] = self.costs.einsum(flops, sum(took), made) + STEP_SECONDS
+                flops = sides.flops([shard.shape for shard in shards])
+                seconds = self.costs.einsum(flops, sum([shard.bytes for shard in shards]), made) + STEP_SECONDS
+                prices[shards] = seconds
             found = [table[state] for table, state in zip(tables, states, strict=True)]
-            for label in self._combined(node, way, states, found, seconds, made):
-                yield after, label
+            for total, peak, first, labels in self._combined(found, seconds, made):
+                yield after, Label(total, peak, made, Joined(node.names, way, states, labels, first))
 
     def _combined(
-        self,
-        node: Join,
-        way: tuple[Node, ...],
-        states: tuple[Vertex, ...],
-        found: list[list[Label]],
-        seconds: float,
-        made: float,
-    ) -> Iterator[Label]:  # fmt: skip
-        """Labels of an einsum's result: operands are prepared one after the other, in the order that needs less."""
+        self, found: list[list[Label]], seconds: float, made: float
+    ) -> Iterator[tuple[float, float, int, tuple[Label, ...]]]:
+        """Seconds and peak of an einsum of labelled values, and which of these is prepared first."""
+        self.ground.look(math.prod(map(len, found)))
         for labels in itertools.product(*found):
-            self.ground.look(1)
-            total = math.fsum((seconds, *(label.seconds for label in labels)))
-            if total > self.bound:
-                continue
-            held = sum(label.temp for label in labels) + made
-            orders = [max(labels[0].peak, labels[0].temp + label.peak) for label in labels[1:]]
-            orders += [max(label.peak, label.temp + labels[0].peak) for label in labels[1:]]
-            first = orders.index(min(orders)) if orders else 0
-            peak = max(held, min(orders) if orders else labels[0].peak)
-            if peak <= self.budget:
-                yield Label(total, peak, made, Joined(node.names, way, states, labels, first))
+            total = math.fsum([seconds, *[label.seconds for label in labels]])
+            if total <= self.bound:
+                first, peak = _in_turn(labels)
+                peak = max(peak, sum([label.temp for label in labels]) + made)
+                if peak <= self.budget:
+                    yield total, peak, first, labels
 
     # Backward: from the wanted layouts, every layout from which one can be reached.
 
@@ -261,7 +255,7 @@ class Search:
         count = itertools.count()
         heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in wanted]
         settled: Table = {}
-        nearest: dict[Vertex, float] = {}
+        nearest: dict[Vertex, tuple[float, float]] = {}
         fastest = not self.frontier and not self.lean
         while heap and (owed or not fastest):
             *rank, _, permuting, state, link = heapq.heappop(heap)
@@ -290,14 +284,14 @@ class Search:
                     total += space.leaving(move, before)
                 if total > self.bound - (self.floor if self.to_go is None else 0.0):
                     continue
-                peak = max(label.peak, live)
+                peak = live if live > label.peak else label.peak
+                least = (peak, total) if self.lean else (total, peak)
                 if not self.frontier:
-                    cost = peak if self.lean else total
-                    if cost > nearest.get(before, math.inf):
+                    if least >= nearest.get(before, NEVER):
                         continue
-                    nearest[before] = cost
+                    nearest[before] = least
                 if peak <= self.budget:
-                    heapq.heappush(heap, (*self._rank(total, peak), next(count), False, before, Moved(move, before, label)))
+                    heapq.heappush(heap, (*least, next(count), False, before, Moved(move, before, label)))
         return settled
 
     def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:
@@ -331,6 +325,15 @@ class Search:
         ways, onward = self._ways(root, wanted)
         peaks = (max(label.peak, rest.peak) for state, label in ways for rest in onward.get(state, ()))
         return min(peaks, default=math.inf)
+
+
+def _in_turn(labels: tuple[Label, ...]) -> tuple[int, float]:
+    """Values are prepared one after the other: which is first, so that less memory is needed, and the peak of that."""
+    if len(labels) == 1:
+        return 0, labels[0].peak
+    one, other = labels
+    forth, back = max(one.peak, one.temp + other.peak), max(other.peak, other.temp + one.peak)
+    return (0, forth) if forth <= back else (1, back)
 
 
 def enough_of(root: Node) -> int:

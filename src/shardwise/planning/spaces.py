@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.layout import Axes
-from shardwise.planning.graph import Graph, Kind, Move, Scope, State, Vertex, arrangements, graph_of, permute
-from shardwise.planning.prices import PLAIN, Blocks, Costs, blocks_of
+from shardwise.planning.graph import Graph, Kind, Move, Scope, State, Vertex, arrangements, graph_of
+from shardwise.planning.prices import Blocks, Costs, blocks_of
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
@@ -33,7 +34,6 @@ class Ground:
     mesh_axes: tuple[tuple[str, int], ...] = ()
     couples: tuple[Axes, ...] = ()  # of axes: what a permute moves at least
     graph: Graph = field(init=False)
-    _extents: dict[Axes, int] = field(default_factory=dict)
     _prices: dict[tuple[str, Axes, float, Blocks], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -51,11 +51,10 @@ class Ground:
         if self.looked > self.most:
             raise TooMany
 
-    def extent(self, axes: Axes) -> int:
-        known = self._extents.get(axes)
-        if known is None:
-            known = self._extents[axes] = self.costs.mesh.extent(axes)
-        return known
+    def cut(self, dim: str, axes: Axes) -> int:
+        """The elements of a dimension that each device has; 0 where the axes do not divide it."""
+        whole, rest = divmod(self.sizes[dim], self.costs.mesh.extent(axes))
+        return 0 if rest else whole
 
     def move_seconds(self, name: str, axes: Axes, took: float, made: float, blocks: Blocks) -> float:
         """Seconds of a move; it depends on its name and axes, on the shard's bytes and on how its blocks lie, alone."""
@@ -92,6 +91,7 @@ class Space:
     scope: Scope | None = None
     graph: Graph = field(init=False)
     given: Vertex | None = field(init=False, default=None)
+    _cuts: list[Callable[[Axes], int]] = field(init=False)
     _shards: dict[Vertex, Shard] = field(default_factory=dict)
     _of_shape: dict[tuple[int, ...], Shard] = field(default_factory=dict)
     _edges: dict[Vertex, list[Edge]] = field(default_factory=dict)
@@ -102,26 +102,17 @@ class Space:
         self.graph = self.ground.graph if self.scope is None else Graph(self.ground.graph.mesh_axes, self.scope)
         if self.given_state is not None:
             self.given = self.graph.vertex(self.given_state)
+        self._cuts = [functools.cache(functools.partial(self.ground.cut, name)) for name in self.names]
 
     def shard(self, vertex: Vertex) -> Shard:
         known = self._shards.get(vertex)
         if known is None:
-            shape = self._shape(vertex.dims)
+            shape = tuple([cut(axes) for cut, axes in zip(self._cuts, vertex.dims, strict=True)])
             known = self._of_shape.get(shape)
             if known is None:
                 known = self._of_shape[shape] = Shard(shape, float(self.item_bytes * math.prod(shape)))
             self._shards[vertex] = known
         return known
-
-    def _shape(self, dims: tuple[Axes, ...]) -> tuple[int, ...]:
-        shape = []
-        for name, axes in zip(self.names, dims, strict=True):
-            whole, rest = divmod(self.ground.sizes[name], self.ground.extent(axes))
-            shape.append(0 if rest else whole)
-        return tuple(shape)
-
-    def bytes_of(self, vertex: Vertex) -> float:
-        return self.shard(vertex).bytes
 
     def leaving(self, move: Move, before: Vertex) -> float:
         """Seconds to copy what a program's last move made to where the result must stand."""
@@ -183,23 +174,26 @@ class Space:
 
     def permutes(self, vertex: Vertex, known: Container[Vertex], backward: bool = False) -> Iterator[Edge]:
         """Permutes from a state, or into one, and the states on the other side, but those that are known."""
-        shard, looked = self.shard(vertex), 0
-        for other in self._arrangements(vertex):
+        shard, permute, looked = self.shard(vertex), self.graph.permute, 0
+        for other in self.arranged(vertex):
             if other in known or other is vertex:
                 continue
-            before, after = (other, vertex) if backward else (vertex, other)
-            move = permute(before.dims, after.state, self.ground.mesh_axes)
-            seconds = self.ground.move_seconds(move.kind, move.axes, shard.bytes, shard.bytes, PLAIN)
+            before = other if backward else vertex
+            _, kind, move = permute(other, vertex) if backward else permute(vertex, other)
+            seconds = shard.leaving.get(kind)
+            if seconds is None:
+                seconds = shard.leaving[kind] = self._seconds(kind, shard, shard)
             looked += 1
             yield seconds, self.temp_of(before) + shard.bytes, other, move
         self.ground.look(looked)
 
-    def _arrangements(self, vertex: Vertex) -> tuple[Vertex, ...]:
-        """The states that permutes lead to, and the state itself."""
+    def arranged(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        """The states that permutes lead to, and the state itself; none where nothing but one axis splits it."""
         known = self._arranged.get(vertex)
         if known is None:
             found = arrangements(vertex.state, self.ground.mesh_axes, self.scope)
             known = tuple([self.graph.vertex((dims, vertex.unreduced)) for dims in found])
+            self._arranged[vertex] = known
             self._arranged.update(dict.fromkeys(known, known))  # those of each are those of all
         return known
 
