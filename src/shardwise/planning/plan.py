@@ -251,9 +251,8 @@ class _Fusing:
                 best = min(best, self.seconds(form, before))
         return min(rings, key=lambda form: self.seconds(form, before))
 
-    def unplayed(self, steps: tuple[Step, ...], source: Candidate) -> float:
+    def unplayed(self, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
         """The seconds of a candidate with some steps fused at least: of those the product alone, or the transfers alone."""
-        kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
         seconds = [kept[step].seconds if step in kept else self._least(step, kept) for step in steps]
         return math.fsum(seconds) * (1 - ROUNDING)
 
@@ -275,9 +274,8 @@ class _Fusing:
         block = sent / (self.task.mesh.extent(part.axes) - 1)
         return moving_seconds(self.costs, part.axes, "bidirectional", block)
 
-    def at_least(self, program: Program, steps: tuple[Step, ...], source: Candidate) -> float:
+    def at_least(self, program: Program, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
         """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
-        kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
         fused = (self.seconds(step, program.states()[at]) for at, step in enumerate(steps) if isinstance(step, Fused))
         return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
 
@@ -287,6 +285,10 @@ def _programs(fusing: _Fusing, source: Candidate) -> Iterator[Program]:
         program = fusing.checked(source.program, steps)
         if program is not None:
             yield program
+
+
+def _steps_costs(candidate: Candidate) -> dict[Step, StepCost]:
+    return dict(zip(candidate.program.steps, candidate.estimate.steps, strict=True))
 
 
 def _unhidden_seconds(candidate: Candidate) -> float:
@@ -302,8 +304,9 @@ def _best_fused(fusing: _Fusing, source: Candidate, within: float) -> Candidate 
     Forms wait in a queue, by the seconds that they take at least: with nothing played, with the rings played, and as they
     are estimated. One is looked at more closely only when none is left that may be faster.
     """
+    kept = _steps_costs(source)
     queue: list[tuple[float, int, int, Any]] = [
-        (fusing.unplayed(steps, source), 0, number, steps)
+        (fusing.unplayed(steps, kept), 0, number, steps)
         for number, steps in enumerate(fused_steps(source.program, fusing.task.sizes))
     ]
     heapq.heapify(queue)
@@ -317,7 +320,7 @@ def _best_fused(fusing: _Fusing, source: Candidate, within: float) -> Candidate 
             program = fusing.checked(source.program, form)
             if program is not None:
                 steps = fusing.fastest_forms(program)
-                heapq.heappush(queue, (fusing.at_least(program, steps, source), 1, number, steps))
+                heapq.heappush(queue, (fusing.at_least(program, steps, kept), 1, number, steps))
             continue
         candidate = _price(dataclasses.replace(source.program, steps=form), fusing.costs, fusing.task)
         if _fits(fusing.task, candidate):
@@ -330,12 +333,13 @@ def _asked(fusing: _Fusing, forms: Mapping[Program, Candidate], name: str) -> li
     """The cheapest fused programs with one step after the other in its best form of a name, and the rest in their best."""
     found = []
     for program, source in forms.items():
+        kept = _steps_costs(source)
         best = {place: fusing.fastest(program, place, forms_of(step)) for place, step in _fused(program)}
         for place, step in _fused(program):
             named = [form for form in forms_of(step) if name in names_of(form)]
             if named:
                 steps = _with(program, {**best, place: fusing.fastest(program, place, named)})
-                found.append((fusing.at_least(program, steps, source), program, steps))
+                found.append((fusing.at_least(program, steps, kept), program, steps))
     return _cheapest(fusing, found, math.inf, len(found) if fusing.task.hardware.shared else KEPT)
 
 
