@@ -104,15 +104,15 @@ def ranking(task: Problem) -> Ranking:
     Raises:
         PlanError: as `rank`.
     """
-    onward: Onward = {}
+    costs, onward = costs_of(task), dict[tuple[Operand, Layout], Programs]()
     if task.overlap is False or (task.overlap is True and task.hardware.shared and task.memory_limit is None):
-        return _by_stages(task, onward)  # where one host's cores do both, transfers hide behind nothing
+        return _by_stages(task, costs, onward)  # where one host's cores do both, transfers hide behind nothing
     # A fused program holds less than the plain one that it stands for: that one need not fit.
-    sources = _by_stages(dataclasses.replace(task, memory_limit=None), onward)
-    plain, fault = _limited(task, sources, onward) if task.overlap is True else (sources, None)
+    sources = _by_stages(dataclasses.replace(task, memory_limit=None), costs, onward)
+    plain, fault = _limited(task, sources, costs, onward) if task.overlap is True else (sources, None)
     if plain.candidates and task.overlap is True and task.hardware.shared:
         return plain
-    found = _overlapped(task, plain.candidates, (*sources, *_all_gathered(task, sources.best.program)))
+    found = _overlapped(_Fusing(task, costs), plain.candidates, (*sources, *_all_gathered(task, costs, sources.best.program)))
     if not found and fault is not None:
         raise fault
     # Where transfers hide behind nothing, who asks for a ring is to see the one that gathers and multiplies.
@@ -127,13 +127,13 @@ def _is_ring(program: Program) -> bool:
     return bool(moving) and all(isinstance(step, GatherEinsum) for step in moving)
 
 
-def _limited(task: Problem, free: Ranking, onward: Onward) -> tuple[Ranking, PlanError | None]:
+def _limited(task: Problem, free: Ranking, costs: Costs, onward: Onward) -> tuple[Ranking, PlanError | None]:
     """Of the programs without a memory limit those within it; and if there are none, why."""
     fitting = tuple(candidate for candidate in free if _fits(task, candidate))
     if task.memory_limit is None or (not free.searched_all and fitting[:1] == free.candidates[:1]):
         return Ranking(task, fitting, free.searched_all, free.floor_seconds), None  # none is faster that fits
     try:
-        return _by_stages(task, onward), None
+        return _by_stages(task, costs, onward), None
     except PlanError as error:
         return Ranking(task, (), free.searched_all, free.floor_seconds), error
 
@@ -141,12 +141,12 @@ def _limited(task: Problem, free: Ranking, onward: Onward) -> tuple[Ranking, Pla
 Onward = dict[tuple[Operand, Layout], Programs]  # the programs that lead to a stage from a layout
 
 
-def _by_stages(task: Problem, onward: Onward) -> Ranking:
+def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
     # What stands between arrows must be passed: each stage is planned by itself, the products are the candidates.
     stages = [*task.equation.via, task.equation.result]
-    first = programs_of(task, task.equation.operands, stages[0], KEPT)
+    first = programs_of(task, costs, task.equation.operands, stages[0], KEPT)
     # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
-    priced = (_price(program, costs_of(task), task) for program in first.found)
+    priced = (_price(program, costs, task) for program in first.found)
     ranked = tuple(candidate for candidate in priced if _fits(task, candidate))
     whole, floor = first.whole, first.floor_seconds
     for stage in stages[1:]:
@@ -155,7 +155,7 @@ def _by_stages(task: Problem, onward: Onward) -> Ranking:
         }
         whole &= all(programs.whole for programs in ways.values())
         floor += min(programs.floor_seconds for programs in ways.values())
-        passed = list(_continued(task, ranked, ways))
+        passed = list(_continued(task, costs, ranked, ways))
         ranked = tuple(itertools.islice((each for each in passed if _fits(task, each)), KEPT))
         if not ranked:
             would = min(candidate.estimate.peak_memory_bytes for candidate in passed)
@@ -166,13 +166,13 @@ def _by_stages(task: Problem, onward: Onward) -> Ranking:
     return Ranking(task, tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds)), whole, floor)
 
 
-def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Candidate, ...]) -> list[Candidate]:
+def _overlapped(fusing: _Fusing, plain: tuple[Candidate, ...], sources: tuple[Candidate, ...]) -> list[Candidate]:
     """The plain candidates and the best fused forms of those that may win by one, or all forms that `overlap` names.
 
     Raises:
         PlanError: none has what is asked for; those that there are, are named.
     """
-    fusing = _Fusing(task, costs_of(task))
+    task = fusing.task
     if task.overlap is True:
         fastest = min((candidate.estimate.seconds for candidate in plain), default=math.inf)
         found: dict[Program, Candidate] = {}
@@ -207,6 +207,7 @@ class _Fusing:
     left: int = MOST_FUSED
     _rings: dict[Any, Priced] = field(default_factory=dict)
     _seconds: dict[Any, float] = field(default_factory=dict)
+    _fastest: dict[Any, Fused] = field(default_factory=dict)
 
     def seconds(self, step: Fused, before: Mapping[str, Layout]) -> float:
         key = self._key(step, before)
@@ -237,19 +238,24 @@ class _Fusing:
 
     def fastest_forms(self, program: Program) -> tuple[Step, ...]:
         """The steps of a program, the fused ones in their fastest forms."""
-        return _with(program, {place: self.fastest(program, place, forms_of(step)) for place, step in _fused(program)})
+        return _with(program, {place: self.fastest(step, program.states()[place]) for place, step in _fused(program)})
 
-    def fastest(self, program: Program, place: int, forms: Iterable[Fused]) -> Fused:
-        """The fastest of some forms of the step at a place: none that moves longer than another takes."""
-        before = program.states()[place]
-        rings = {form: self._ring(form, before) for form in forms}
-        best = math.inf
-        for form in sorted(rings, key=lambda form: rings[form].moving):
-            if rings[form].moving * (1 - ROUNDING) > best:
-                del rings[form]
-            else:
-                best = min(best, self.seconds(form, before))
-        return min(rings, key=lambda form: self.seconds(form, before))
+    def fastest(self, step: Fused, before: Mapping[str, Layout]) -> Fused:
+        """The fastest form of a step."""
+        key = self._key(step, before)
+        known = self._fastest.get(key)
+        if known is None:
+            known = self._fastest[key] = self.fastest_of(forms_of(step), before)
+        return known
+
+    def fastest_of(self, forms: Iterable[Fused], before: Mapping[str, Layout]) -> Fused:
+        """The fastest of some forms of a step: none that moves longer than another takes is played."""
+        moving = {form: self._ring(form, before).moving * (1 - ROUNDING) for form in forms}
+        seconds: dict[Fused, float] = {}
+        for form in sorted(moving, key=moving.__getitem__):
+            if moving[form] <= min(seconds.values(), default=math.inf):
+                seconds[form] = self.seconds(form, before)
+        return min((form for form in moving if form in seconds), key=seconds.__getitem__)
 
     def unplayed(self, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
         """The seconds of a candidate with some steps fused at least: of those the product alone, or the transfers alone."""
@@ -334,11 +340,12 @@ def _asked(fusing: _Fusing, forms: Mapping[Program, Candidate], name: str) -> li
     found = []
     for program, source in forms.items():
         kept = _steps_costs(source)
-        best = {place: fusing.fastest(program, place, forms_of(step)) for place, step in _fused(program)}
+        best = fusing.fastest_forms(program)
         for place, step in _fused(program):
             named = [form for form in forms_of(step) if name in names_of(form)]
             if named:
-                steps = _with(program, {**best, place: fusing.fastest(program, place, named)})
+                form = fusing.fastest_of(named, program.states()[place])
+                steps = (*best[:place], form, *best[place + 1 :])
                 found.append((fusing.at_least(program, steps, kept), program, steps))
     return _cheapest(fusing, found, math.inf, len(found) if fusing.task.hardware.shared else KEPT)
 
@@ -370,7 +377,7 @@ def _with(program: Program, changes: Mapping[int, Step]) -> tuple[Step, ...]:
     return tuple(changes.get(place, step) for place, step in enumerate(program.steps))
 
 
-def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
+def _all_gathered(task: Problem, costs: Costs, like: Program) -> Iterator[Candidate]:
     """The program that gathers what is summed of every operand and multiplies, where that makes the result as wanted.
 
     It may cost too much to be among the candidates; a rotation is its fused form, and costs less.
@@ -389,7 +396,7 @@ def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
     except (ProgramError, LayoutError):
         return
     if program.result == like.result:
-        yield _price(program, costs_of(task), task)
+        yield _price(program, costs, task)
 
 
 def _fits(task: Problem, candidate: Candidate) -> bool:
@@ -401,12 +408,13 @@ def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Pro
     if (stage, layout) not in known:
         # The steps that follow act on the product, so the dtype is that of products.
         later = dataclasses.replace(task, dtype=task.accumulated or task.dtype, accumulated=None, memory_limit=None)
-        known[stage, layout] = programs_of(later, (Operand(stage.name, layout),), stage, 3)
+        known[stage, layout] = programs_of(later, costs_of(later), (Operand(stage.name, layout),), stage, 3)
     return known[stage, layout]
 
 
-def _continued(task: Problem, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]) -> Iterator[Candidate]:
-    costs = costs_of(task)
+def _continued(
+    task: Problem, costs: Costs, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]
+) -> Iterator[Candidate]:
     for candidate in ranked:
         for program in ways[candidate.program.result].found:
             steps = tuple(_renamed(step, program.output, candidate.program.output) for step in program.steps)

@@ -22,7 +22,7 @@ from shardwise.planning.bounds import moving_floor
 from shardwise.planning.graph import Scope, State, state_of
 from shardwise.planning.orders import ALL_ORDERS, Join, Leaf, Node, all_orders, few_orders, floor_of, one_order, values
 from shardwise.planning.prices import Costs
-from shardwise.planning.problem import Problem, costs_of
+from shardwise.planning.problem import Problem
 from shardwise.planning.scopes import looks_in_all, places_of, scopes_of
 from shardwise.planning.search import Found, Search, enough_of
 from shardwise.planning.spaces import TooMany
@@ -74,8 +74,7 @@ class Stage:
         return {dim: self.task.sizes[dim] for operand in self.operands for dim in operand.dims}
 
 
-def stage_of(task: Problem, operands: tuple[Operand, ...], result: Operand) -> Stage:
-    costs = costs_of(task)
+def stage_of(task: Problem, costs: Costs, operands: tuple[Operand, ...], result: Operand) -> Stage:
     budget = math.inf if task.memory_limit is None else task.memory_limit - inputs_bytes(task, operands, costs)
     return Stage(task, operands, result, costs, budget)
 
@@ -224,13 +223,13 @@ class Programs:
     floor_seconds: float
 
 
-def programs_of(task: Problem, operands: tuple[Operand, ...], result: Operand, most: int) -> Programs:
+def programs_of(task: Problem, costs: Costs, operands: tuple[Operand, ...], result: Operand, most: int) -> Programs:
     """The programs from operands to a result.
 
     Raises:
         PlanError: there is none, or none that fits in the memory limit.
     """
-    made = searched(stage_of(task, operands, result))
+    made = searched(stage_of(task, costs, operands, result))
     names = unique([operand.name for operand in operands])
     programs: dict[Program, None] = {}
     passed: set[tuple[object, ...]] = set()
