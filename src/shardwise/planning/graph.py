@@ -246,12 +246,14 @@ def permute(before: State, after: State, mesh_axes: Axes) -> Move:
 class Graph:
     """The states on mesh axes, or those in a scope, and the moves between them, found when they are first asked for.
 
-    `pairs` keeps what `joins` finds of states that go together; `kept` counts what is kept.
+    `pairs` keeps what `joins` finds of states that go together, `arranged` where permutes lead on meshes by their axes' sizes;
+    `kept` counts what is kept.
     """
 
     mesh_axes: Axes
     scope: Scope | None = None
     pairs: dict[Any, Any] = field(default_factory=dict)
+    arranged: dict[Any, dict[Vertex, tuple[Vertex, ...]]] = field(default_factory=dict)
     kept: int = 0
     _vertices: dict[State, Vertex] = field(default_factory=dict)
     _kinds: dict[tuple[str, Axes, int, int], Kind] = field(default_factory=dict)

@@ -158,10 +158,10 @@ class Search:
                 edges = space.permutes(state, () if self.frontier else settled)
             else:
                 seconds, peak = self._rank(*rank)
-                if not self._settles(settled, state, peak):
-                    continue
+                if state in settled and not (self.frontier and peak < settled[state][-1].peak):
+                    continue  # a label that came before is faster and needs no more memory
                 label = Label(seconds, peak, space.temp_of(state), link)
-                settled[state].append(label)
+                settled.setdefault(state, []).append(label)
                 if self.to_go is not None and seconds + self.to_go[0](state.state) > self.bound:
                     continue
                 edges = space.every_edge(state) if self.frontier else space.edges(state, settled)
@@ -191,11 +191,6 @@ class Search:
         if len(space.arranged(state)) > 1:
             rank = self._rank(label.seconds + space.least_permute(state), label.peak)
             heapq.heappush(heap, (*rank, next(count), True, state, label))
-
-    def _settles(self, settled: Table, state: Vertex, peak: float) -> bool:
-        """Whether a label is kept: none that came before, and is faster, needs no more memory."""
-        known = settled.setdefault(state, [])
-        return not known or (self.frontier and peak < known[-1].peak)
 
     # Joins: every local einsum that the axes allow.
 
@@ -266,10 +261,10 @@ class Search:
                 edges = space.permutes(state, () if self.frontier else settled, backward=True)
             else:
                 seconds, peak = self._rank(*rank)
-                if not self._settles(settled, state, peak):
-                    continue
+                if state in settled and not (self.frontier and peak < settled[state][-1].peak):
+                    continue  # a label that came before is faster and needs no more memory
                 label = Label(seconds, peak, 0.0, link)
-                settled[state].append(label)
+                settled.setdefault(state, []).append(label)
                 if state in owed:
                     heapq.heappush(totals, -owed.pop(state) - seconds)
                     if len(totals) > enough:

@@ -78,6 +78,7 @@ class Shard:
     bytes: float
     leaving: dict[Kind, float] = field(default_factory=dict)
     making: dict[Kind, float] = field(default_factory=dict)
+    least_permute: float | None = None
 
 
 @dataclass(slots=True)
@@ -95,13 +96,13 @@ class Space:
     _shards: dict[Vertex, Shard] = field(default_factory=dict)
     _of_shape: dict[tuple[int, ...], Shard] = field(default_factory=dict)
     _edges: dict[Vertex, list[Edge]] = field(default_factory=dict)
-    _least: dict[float, float] = field(default_factory=dict)
-    _arranged: dict[Vertex, tuple[Vertex, ...]] = field(default_factory=dict)
+    _arranged: dict[Vertex, tuple[Vertex, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.graph = self.ground.graph if self.scope is None else Graph(self.ground.graph.mesh_axes, self.scope)
         if self.given_state is not None:
             self.given = self.graph.vertex(self.given_state)
+        self._arranged = self.graph.arranged.setdefault(self.ground.mesh_axes, {})
         self._cuts = [functools.cache(functools.partial(self.ground.cut, name)) for name in self.names]
 
     def shard(self, vertex: Vertex) -> Shard:
@@ -194,15 +195,14 @@ class Space:
             found = arrangements(vertex.state, self.ground.mesh_axes, self.scope)
             known = tuple([self.graph.vertex((dims, vertex.unreduced)) for dims in found])
             self._arranged[vertex] = known
+            self.graph.kept += 1 + len(known)
             self._arranged.update(dict.fromkeys(known, known))  # those of each are those of all
         return known
 
     def least_permute(self, vertex: Vertex) -> float:
         """Seconds that no permute from a state is faster than."""
-        bytes_ = self.shard(vertex).bytes
-        known = self._least.get(bytes_)
-        if known is None:
-            price, couples = self.ground.costs.collective, self.ground.couples
-            known = min((price("collective-permute", axes, bytes_, bytes_) for axes in couples), default=0.0)
-            self._least[bytes_] = known
-        return known
+        shard = self.shard(vertex)
+        if shard.least_permute is None:
+            price, couples, bytes_ = self.ground.costs.collective, self.ground.couples, shard.bytes
+            shard.least_permute = min((price("collective-permute", axes, bytes_, bytes_) for axes in couples), default=0.0)
+        return shard.least_permute
