@@ -197,9 +197,7 @@ def moves(state: State, mesh_axes: Axes, scope: Scope | None = None) -> tuple[Mo
     return tuple(found)
 
 
-def moves_into(
-    state: State, mesh_axes: Axes, scope: Scope | None, partial: Axes
-) -> Iterator[tuple[Move, State]]:
+def moves_into(state: State, mesh_axes: Axes, scope: Scope | None, partial: Axes) -> Iterator[tuple[Move, State]]:
     """Every legal move that leads to a state, but permutes, and the state before; unreduced before are axes of `partial`.
 
     >>> [move.kind for move, _ in moves_into(((("x",), ()), ()), ("x",), None, ())]

@@ -40,7 +40,9 @@ class Sides:
 
     def flops(self, shapes: Iterable[tuple[int, ...]]) -> float:
         """The FLOPs of the einsum of shards with these shapes."""
-        local = {dim: size for names, shape in zip(self.names, shapes, strict=True) for dim, size in zip(names, shape, strict=True)}
+        local = {
+            dim: size for names, shape in zip(self.names, shapes, strict=True) for dim, size in zip(names, shape, strict=True)
+        }
         return einsum_flops(self.names, self.made, local)
 
 

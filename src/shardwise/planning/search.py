@@ -84,9 +84,9 @@ class Search:
 
     Programs of more than `bound` seconds may be left out: all have at least `floor` in their einsums, and where one array
     changes its layout, `to_go` says of a layout what is left from there at least, and what it took to come there.
-    `scope_of` gives the layouts of a value that are looked at, None for all; of pairs of layouts that go into an einsum
-    about so many as `pairs` are looked at, by default all, in one order whatever is left out. `most` is how many moves and einsums may be looked at in all. `exact` leaves out
-    every einsum that makes partial sums.
+    `scope_of` gives the layouts of a value that are looked at, None for all. Of pairs of layouts that go into an einsum about
+    so many as `pairs` are looked at; by default all, in an order that does not depend on what a bound leaves out. `most` is
+    how many moves and einsums may be looked at in all. `exact` leaves out every einsum that makes partial sums.
     """
 
     costs: Costs
@@ -171,7 +171,7 @@ class Search:
                 if total > furthest:
                     continue
                 peak = live if live > label.peak else label.peak
-                least = (peak, total) if self.lean else (total, peak)
+                least = self._rank(total, peak)
                 if not self.frontier:
                     if least >= nearest.get(after, NEVER):
                         continue
@@ -203,10 +203,8 @@ class Search:
                 return
         space, spaces = self.space(node), [self.space(child) for child in way]
         sides = Sides(node.names, tuple(child.names for child in way))
-        if self.pairs:
-            pairs = few_pairs(space.graph, sides, tables, self.pairs)
-        else:
-            pairs = every_pair(space.graph, sides, tables)
+        graph = space.graph
+        pairs = few_pairs(graph, sides, tables, self.pairs) if self.pairs else every_pair(graph, sides, tables)
         prices: dict[tuple[Shard, ...], float] = {}
         for states, after in pairs:
             if (self.exact and after.unreduced) or (space.scope is not None and not space.scope.holds_all(after.state)):
@@ -280,7 +278,7 @@ class Search:
                 if total > self.bound - (self.floor if self.to_go is None else 0.0):
                     continue
                 peak = live if live > label.peak else label.peak
-                least = (peak, total) if self.lean else (total, peak)
+                least = self._rank(total, peak)
                 if not self.frontier:
                     if least >= nearest.get(before, NEVER):
                         continue
