@@ -151,7 +151,7 @@ def _programs(fusing: Fusing, source: Candidate) -> Iterator[Program]:
             yield program
 
 
-def _steps_costs(candidate: Candidate) -> dict[Step, StepCost]:
+def steps_costs(candidate: Candidate) -> dict[Step, StepCost]:
     return dict(zip(candidate.program.steps, candidate.estimate.steps, strict=True))
 
 
@@ -168,7 +168,7 @@ def _best_fused(fusing: Fusing, source: Candidate, within: float) -> Candidate |
     Forms wait in a queue, by the seconds that they take at least: with nothing played, with the rings played, and as they
     are estimated. One is looked at more closely only when none is left that may be faster.
     """
-    kept = _steps_costs(source)
+    kept = steps_costs(source)
     queue: list[tuple[float, int, int, Any]] = [
         (fusing.unplayed(steps, kept), 0, number, steps)
         for number, steps in enumerate(fused_steps(source.program, fusing.task.sizes))
@@ -197,7 +197,7 @@ def _asked(fusing: Fusing, forms: Mapping[Program, Candidate], name: str) -> lis
     """The cheapest fused programs with one step after the other in its best form of a name, and the rest in their best."""
     found = []
     for program, source in forms.items():
-        kept = _steps_costs(source)
+        kept = steps_costs(source)
         best = fusing.fastest_forms(program)
         for place, step in _fused(program):
             named = [form for form in forms_of(step) if name in names_of(form)]
