@@ -2,7 +2,9 @@
 
     python -m benchmarks.latency
 
-Medians over processes or calls; written to docs/benchmarks/latency.md.
+Medians over processes or calls; written to docs/benchmarks/latency.md. A plan later in a process is that of a problem that is
+new: its sizes were not planned before, its mesh axes were. Beside it stands what opt_einsum takes for the order alone. Both
+are the processor's time, which other processes on the machine disturb less; the rest is that of the clock.
 """
 
 from __future__ import annotations
@@ -13,20 +15,26 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import opt_einsum
+
 from shardwise import writing
+from shardwise.notation import Equation
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
-SIZES = {"I": 8192, "J": 1024, "K": 2048}
+SIZES = {"I": 8192, "J": 1024, "K": 2048, "L": 4096, "M": 512}
 PLANS = [
     ("2 axes", "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]", "x=2, y=2", "cpu"),
     ("3 axes", "A[I_x, J_y] · B[J_y, K_z] -> C[I_x, K_?]", "x=2, y=2, z=2", "tpu-v5p"),
     ("3 axes", "A[I_x, J_y] · B[J_z, K] -> C[I_z, K_y]", "x=4, y=2, z=8", "h100"),
     ("4 axes", "A[I_x, J_y] · B[J_y, K_z] -> C[I_z, K_x]", "x=2, y=2, z=2, w=2", "tpu-v5p"),
     ("4 axes", "A[I_x, J_y] · B[J_z, K] -> C[I, K_w]", "x=4, y=4, z=4, w=4", "cpu"),
+    ("a chain", "A[I_x, J_y] · B[J_y, K] · D[K, L_x] · E[L_x, M_y] -> C[I_x, M_y]", "x=4, y=4", "tpu-v5e"),
+    ("a chain", "A[I_x, J] · B[J_x, K_y] · D[K, L_y] · E[L, M] -> C[I_y, M_x]", "x=8, y=4", "h100"),
 ]
+FRESH = 25  # problems of each row, alike but for their sizes
 COMMAND = ["plan", "A[I_x, J] · B[J, K] -> C[I, K]", "--sizes", "I=16384,J=1024,K=2048", "--mesh", "x=4"]
 
 
@@ -35,7 +43,8 @@ def main() -> None:
     lines = [
         "# What Shardwise itself costs",
         "",
-        f"Made by `make bench`: Python {sys.version.split()[0]}, {os.cpu_count()} cores; medians.",
+        f"Made by `make bench`: Python {sys.version.split()[0]}, {os.cpu_count()} cores; medians. "
+        "Plans and paths: the processor's time.",
         "",
     ]
     lines += ["| what | median | least | most |", "|---|---|---|---|"]
@@ -50,32 +59,48 @@ def shown(seconds: list[float], unit: float, name: str) -> tuple[str, str, str]:
     return tuple(f"{figure / unit:.1f} {name}" for figure in figures)  # type: ignore[return-value]
 
 
-def timed(function: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def timed(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    begin = clock()
     function()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def plan_rows() -> list[tuple[str, tuple[str, str, str]]]:
-    """Each plan in processes of its own for the first call, and repeated in this one."""
+    """Each plan in processes of its own for the first call, and of new problems in this one; and the search for orders."""
     import shardwise as sw
-    from shardwise.planning.plan import ranked
 
     rows = []
     for name, equation, mesh, hardware in PLANS:
+        given = {dim: size for dim, size in SIZES.items() if dim in sw.parse(equation).dims}
         code = (
-            "import time, shardwise as sw; sw.plan; begin = time.perf_counter(); "
-            f"sw.plan({equation!r}, sizes={SIZES!r}, mesh={mesh!r}, hardware={hardware!r}); print(time.perf_counter() - begin)"
+            "import time, shardwise as sw; sw.plan; begin = time.process_time(); "
+            f"sw.plan({equation!r}, sizes={given!r}, mesh={mesh!r}, hardware={hardware!r}); print(time.process_time() - begin)"
         )
         first = [float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(5)]
-        again = []
-        for _ in range(9):
-            ranked.cache_clear()
-            again.append(timed(lambda: sw.plan(equation, sizes=SIZES, mesh=mesh, hardware=hardware)))  # noqa: B023
+        later, ordered = [], []
+        sw.plan(equation, sizes=given, mesh=mesh, hardware=hardware)
+        for sizes in fresh_sizes(given):
+            later.append(timed(lambda: sw.plan(equation, sizes=sizes, mesh=mesh, hardware=hardware), time.process_time))  # noqa: B023
+            ordered.append(timed(lambda: order(sw.parse(equation), sizes), time.process_time))  # noqa: B023
         where = f"{name}, {hardware}: `{equation}`"
         rows.append((f"plan, first of a process, {where}", shown(first, 1e-3, "ms")))
-        rows.append((f"plan, later in a process, {where}", shown(again, 1e-3, "ms")))
+        rows.append((f"plan, later in a process, {where}", shown(later, 1e-3, "ms")))
+        rows.append((f"opt_einsum's path of `{equation}`", shown(ordered, 1e-3, "ms")))
     return rows
+
+
+def fresh_sizes(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes that no problem had before."""
+    for number in range(1, FRESH + 1):
+        yield {dim: size * (1 + (7 * number + place) % (FRESH + 1)) for place, (dim, size) in enumerate(sizes.items())}
+
+
+def order(equation: Equation, sizes: Mapping[str, int]) -> None:
+    """The order of multiplication that opt_einsum finds: nothing is split, moved or priced."""
+    symbol = {dim: opt_einsum.get_symbol(number) for number, dim in enumerate(sizes)}
+    terms = ["".join(symbol[dim] for dim in operand.dims) for operand in (*equation.operands, equation.result)]
+    shapes = [tuple(sizes[dim] for dim in operand.dims) for operand in equation.operands]
+    opt_einsum.contract_path(f"{','.join(terms[:-1])}->{terms[-1]}", *shapes, shapes=True)
 
 
 def process_rows() -> list[tuple[str, tuple[str, str, str]]]:

@@ -153,7 +153,7 @@ def parts(step: Step) -> tuple[Step, ...]:
 
 def product_of(step: Step) -> Einsum | None:
     """The local einsum of a step, fused or not; None where there is none."""
-    return next((part for part in parts(step) if isinstance(part, Einsum)), None)
+    return step if isinstance(step, Einsum) else step.einsum if isinstance(step, Fused) else None
 
 
 def moved_axes(step: Step) -> Axes:

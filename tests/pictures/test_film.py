@@ -136,10 +136,10 @@ def steps(draw) -> tuple[Mesh, Layout, Step, dict[str, int]]:
     used = {axis for split in dims for axis in split}
     unreduced = tuple(axis for axis in mesh.names if axis not in used and draw(st.booleans()))
     names = tuple("IJK"[: len(dims)])
-    legal = moves((dims, unreduced), axes)
+    legal = moves((dims, unreduced), tuple(name for name, _ in axes))
     if not legal:
         dims, unreduced = tuple((mesh.names[0],) if n == 0 else () for n in range(len(dims))), ()
-        legal = moves((dims, unreduced), axes)
+        legal = moves((dims, unreduced), tuple(name for name, _ in axes))
     move = draw(st.sampled_from(legal))
     step = step_of(move, (dims, unreduced), "A", names, mesh)
     layout = Layout(tuple(zip(names, dims, strict=True)), frozenset(unreduced))

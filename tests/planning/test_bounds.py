@@ -149,13 +149,14 @@ def test_no_change_of_layout_is_faster_than_its_floor(kind):
 @pytest.mark.parametrize("scoped", [False, True])
 def test_moves_into_a_state_are_the_moves_that_lead_there(scoped):
     axes = (("x", 2), ("y", 2), ("z", 4))
+    names = tuple(name for name, _ in axes)
     sequences = ((), ("x",), ("y",), ("x", "y"), ("x", "y", "z"))
     scope = Scope((sequences, sequences[:3])) if scoped else None
     dims = list(scope.splits(("x", "y", "z"))) if scope else splits(2, ("x", "y", "z"))
     sums = [(), ("x",), ("y",), ("x", "y")]
     states = [(split, u) for split in dims for u in sums if not {a for s in split for a in s} & set(u)]
-    forward = {(before, move) for before in states for move in moves(before, axes, scope) if move.after in states}
-    backward = {(before, move) for after in states for move, before in moves_into(after, axes, scope, ("x", "y"))}
+    forward = {(before, move) for before in states for move in moves(before, names, scope) if move.after in states}
+    backward = {(before, move) for after in states for move, before in moves_into(after, names, scope, ("x", "y"))}
     assert forward == {(before, move) for before, move in backward if before in states}
     for state in states:
         assert all(state[0] in arrangements((other, state[1]), axes, scope) for other in arrangements(state, axes, scope))

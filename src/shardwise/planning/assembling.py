@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand
-from shardwise.planning.graph import State, step_of
+from shardwise.planning.graph import State, Vertex, step_of
 from shardwise.planning.orders import Leaf
 from shardwise.planning.search import Found, Joined, Label, Moved
 from shardwise.program import Program
@@ -18,14 +18,14 @@ def assembled(found: Found, root: Any, operands: tuple[Operand, ...], names: lis
     taken = list(names)
     steps: list[Step] = []
 
-    def forward(label: Label, state: State, node: Any, wish: str) -> str:
-        path: list[tuple[Moved, State]] = []
+    def forward(label: Label, state: Vertex, node: Any, wish: str) -> str:
+        path: list[tuple[Moved, Vertex]] = []
         while isinstance(label.link, Moved):
             path.append((label.link, state))
             label, state = label.link.label, label.link.before
         name = names[node.index] if isinstance(node, Leaf) else joined(label.link, wish)
         for moved, _ in reversed(path):
-            steps.append(step_of(moved.move, moved.before, name, node.names, mesh))
+            steps.append(step_of(moved.move, moved.before.state, name, node.names, mesh))
         return name
 
     def joined(link: Joined, wish: str) -> str:
@@ -44,7 +44,7 @@ def assembled(found: Found, root: Any, operands: tuple[Operand, ...], names: lis
     output = forward(found.forward, found.state, root, result.name)
     rest = found.backward
     while isinstance(rest.link, Moved):
-        steps.append(step_of(rest.link.move, rest.link.before, output, result.dims, mesh))
+        steps.append(step_of(rest.link.move, rest.link.before.state, output, result.dims, mesh))
         rest = rest.link.label
     inputs = tuple((name, operand.layout) for name, operand in zip(names, operands, strict=True))
     return Program(mesh, inputs, tuple(steps), output)
@@ -52,10 +52,10 @@ def assembled(found: Found, root: Any, operands: tuple[Operand, ...], names: lis
 
 def passes(found: Found) -> tuple[object, ...]:
     """The layouts that a program passes through after its last einsum, or all where there is none; and that einsum."""
-    path: list[State] = [found.state]
+    path: list[State] = [found.state.state]
     label = found.forward
     while isinstance(label.link, Moved):
-        path.append(label.link.before)
+        path.append(label.link.before.state)
         label = label.link.label
     path.reverse()
     rest = found.backward

@@ -77,18 +77,19 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         item = costs.product_bytes if name in products else costs.item_bytes
         return item * math.prod(shape_of(layout))
 
-    inputs = sum(shard_bytes(name, layout) for name, layout in states[0].items())
+    held = {name: shard_bytes(name, layout) for name, layout in states[0].items()}  # by every live array
+    inputs = sum(held.values())
     priced: list[StepCost] = []
     wire: dict[tuple[str, Axes], float] = {}
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
-        held = {name: shard_bytes(name, layout) for name, layout in before.items() if name not in given}
-        took = [shard_bytes(name, before[name]) for name in consumed(step)]
+        took = [held[name] for name in consumed(step)]
         if product_of(step) is not None:
             products.add(touched(step))
         made = shard_bytes(touched(step), after[touched(step)])
         blocks = step_blocks(step, before, after, shape_of)
-        cost = _priced(step, costs, sizes, before, took, made, blocks, inputs + sum(held.values()) + made)
+        live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + made
+        cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         if after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None:
             cost = replace(cost, seconds=cost.seconds + costs.leaving(kind(step), moved_axes(step), made, blocks))
         priced.append(cost)
@@ -97,6 +98,8 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             wire[key] = wire.get(key, 0.0) + priced[-1].wire_bytes
         for name in consumed(step):
             given.pop(name, None)
+            held.pop(name, None)
+        held[touched(step)] = made
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
     total = math.fsum(cost.seconds for cost in priced)

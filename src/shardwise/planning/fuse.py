@@ -45,6 +45,14 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
     >>> [type(each.steps[0]).__name__ for each in fused_programs(plain, {"I": 8, "J": 8, "K": 8})]
     ['GatherEinsum']
     """
+    for steps in fused_steps(program, sizes):
+        fused = checked(program, steps)
+        if fused is not None:
+            yield fused
+
+
+def fused_steps(program: Program, sizes: Mapping[str, int]) -> Iterator[tuple[Step, ...]]:
+    """The steps of each of them, and some that are not legal."""
     products = [place for place, step in enumerate(program.steps) if isinstance(step, Einsum)]
     forms: list[list[Form]] = [[{}, *_forms(program, place, sizes)] for place in products]
     for chosen in itertools.islice(itertools.product(*forms), 1, MOST_FORMS):
@@ -52,13 +60,16 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
         if len(changes) < sum(map(len, chosen)):
             continue  # two forms change one step
         kept = [changes.get(place, (step,)) for place, step in enumerate(program.steps)]
-        steps = tuple(itertools.chain.from_iterable(kept))
-        try:
-            fused = Program(program.mesh, program.inputs, steps, program.output)
-        except (ProgramError, LayoutError):
-            continue
-        if _keeps_replicas(fused):
-            yield fused
+        yield tuple(itertools.chain.from_iterable(kept))
+
+
+def checked(program: Program, steps: tuple[Step, ...]) -> Program | None:
+    """A program with these steps instead, if that is legal and leaves equal what must be."""
+    try:
+        fused = Program(program.mesh, program.inputs, steps, program.output)
+    except (ProgramError, LayoutError):
+        return None
+    return fused if _keeps_replicas(fused) else None
 
 
 def _keeps_replicas(program: Program) -> bool:

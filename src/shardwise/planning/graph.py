@@ -3,7 +3,8 @@
 A state is a layout without names: the axes of every dimension in order, and the sorted axes that are unreduced. Moves are
 asked for by the state that they leave (`moves`), or by the state that they lead to (`moves_into`). Permutes stand apart:
 there are many, and none is worth making right after another, since the two are one that costs no more. A `Scope` leaves out
-layouts where all of them are too many.
+layouts where all of them are too many. What does not depend on sizes is found once for all problems on a mesh: a `Graph` has
+one `Vertex` for each state, and an `Arc` for each move.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwise.layout import Axes, Layout, spread
 from shardwise.mesh import Mesh
@@ -31,6 +32,42 @@ class Move(NamedTuple):
     dim: int
     target: int
     after: State
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What the price of a move depends on beside the shard: not on the order of its axes, which are in that of the mesh."""
+
+    name: str
+    axes: Axes
+    dim: int
+    target: int
+
+
+@dataclass(slots=True, eq=False)
+class Vertex:
+    """A state of a graph: one object for each, so that a search tells states apart by identity.
+
+    Its graph fills in the arcs from it; those into it, by the axes that may be unreduced; and permutes, by where they lead.
+    """
+
+    dims: tuple[Axes, ...]
+    unreduced: Axes
+    arcs: tuple[Arc, ...] | None = None
+    arcs_into: dict[Axes, tuple[Arc, ...]] = field(default_factory=dict)
+    permutes: dict[Vertex, Arc] = field(default_factory=dict)
+
+    @property
+    def state(self) -> State:
+        return self.dims, self.unreduced
+
+
+class Arc(NamedTuple):
+    """A move, its kind, and the vertex on its other side."""
+
+    other: Vertex
+    kind: Kind
+    move: Move
 
 
 def state_of(layout: Layout) -> State:
@@ -125,26 +162,17 @@ def _disjoint(choices: Sequence[Sequence[Axes]], free: frozenset[str]) -> Iterat
                 yield (axes, *rest)
 
 
-def _idle(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> Axes:
-    used = {axis for axes in state[0] for axis in axes}
-    return tuple(axis for axis, size in mesh_axes if size > 1 and axis not in used and axis not in state[1])
+def _idle(state: State, axes: Axes) -> Axes:
+    used = {axis for split in state[0] for axis in split}
+    return tuple([axis for axis in axes if axis not in used and axis not in state[1]])
 
 
-def moves(state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None = None) -> tuple[Move, ...]:
-    """Every legal move from a state but permutes, whatever the sizes.
+def moves(state: State, mesh_axes: Axes, scope: Scope | None = None) -> tuple[Move, ...]:
+    """Every legal move from a state but permutes, on mesh axes of more than one device, whatever the sizes.
 
-    >>> [move.kind for move in moves(((("x",), ()), ()), (("x", 2),))]
+    >>> [move.kind for move in moves(((("x",), ()), ()), ("x",))]
     ['all-gather', 'all-to-all']
     """
-    return _all_moves(state, mesh_axes) if scope is None else _moves(state, mesh_axes, scope)
-
-
-@functools.lru_cache(maxsize=2048)
-def _all_moves(state: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Move, ...]:
-    return _moves(state, mesh_axes, None)
-
-
-def _moves(state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None) -> tuple[Move, ...]:
     dims, unreduced = state
     idle = _idle(state, mesh_axes)
     found: list[Move] = []
@@ -169,25 +197,12 @@ def _moves(state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | 
     return tuple(found)
 
 
-def moves_into(
-    state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None, partial: Axes
-) -> Iterable[tuple[Move, State]]:
+def moves_into(state: State, mesh_axes: Axes, scope: Scope | None, partial: Axes) -> Iterator[tuple[Move, State]]:
     """Every legal move that leads to a state, but permutes, and the state before; unreduced before are axes of `partial`.
 
-    >>> [move.kind for move, _ in moves_into(((("x",), ()), ()), (("x", 2),), None, ())]
+    >>> [move.kind for move, _ in moves_into(((("x",), ()), ()), ("x",), None, ())]
     ['slice', 'all-to-all']
     """
-    return _all_into(state, mesh_axes, partial) if scope is None else _into(state, mesh_axes, scope, partial)
-
-
-@functools.lru_cache(maxsize=2048)
-def _all_into(state: State, mesh_axes: tuple[tuple[str, int], ...], partial: Axes) -> tuple[tuple[Move, State], ...]:
-    return tuple(_into(state, mesh_axes, None, partial))
-
-
-def _into(
-    state: State, mesh_axes: tuple[tuple[str, int], ...], scope: Scope | None, partial: Axes
-) -> Iterator[tuple[Move, State]]:
     dims, unreduced = state
     idle = _idle(state, mesh_axes)
     sums = tuple(axis for axis in idle if axis in partial)
@@ -219,11 +234,81 @@ def arrangements(
     return _arrangements(used, mesh_axes, extents) if scope is None else scope.arrangements(used, mesh_axes, extents)
 
 
-@functools.lru_cache(maxsize=16384)
-def permute(before: tuple[Axes, ...], after: State, mesh_axes: tuple[tuple[str, int], ...]) -> Move:
+def permute(before: State, after: State, mesh_axes: Axes) -> Move:
     """The permute from one arrangement to another; the way back costs the same."""
-    moved = {a for old, new in zip(before, after[0], strict=True) if old != new for a in (*old, *new)}
-    return Move("collective-permute", tuple([axis for axis, _ in mesh_axes if axis in moved]), 0, 0, after)
+    moved = {a for old, new in zip(before[0], after[0], strict=True) if old != new for a in (*old, *new)}
+    return Move("collective-permute", tuple([axis for axis in mesh_axes if axis in moved]), 0, 0, after)
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """The states on mesh axes, or those in a scope, and the moves between them, found when they are first asked for.
+
+    `pairs` keeps what `joins` finds of states that go together, `arranged` where permutes lead on meshes by their axes' sizes;
+    `kept` counts what is kept.
+    """
+
+    mesh_axes: Axes
+    scope: Scope | None = None
+    pairs: dict[Any, Any] = field(default_factory=dict)
+    arranged: dict[Any, dict[Vertex, tuple[Vertex, ...]]] = field(default_factory=dict)
+    kept: int = 0
+    _vertices: dict[State, Vertex] = field(default_factory=dict)
+    _kinds: dict[tuple[str, Axes, int, int], Kind] = field(default_factory=dict)
+
+    def vertex(self, state: State) -> Vertex:
+        return self._vertices.get(state) or self._vertices.setdefault(state, Vertex(*state))
+
+    def arcs(self, vertex: Vertex) -> tuple[Arc, ...]:
+        """The moves from a state but permutes."""
+        known = vertex.arcs
+        if known is None:
+            found = moves(vertex.state, self.mesh_axes, self.scope)
+            known = vertex.arcs = tuple([Arc(self.vertex(move.after), self._kind(move), move) for move in found])
+            self.kept += len(known)
+        return known
+
+    def arcs_into(self, vertex: Vertex, partial: Axes) -> tuple[Arc, ...]:
+        """The moves that lead to a state but permutes, from states that are unreduced over axes of `partial`."""
+        known = vertex.arcs_into.get(partial)
+        if known is None:
+            found = moves_into(vertex.state, self.mesh_axes, self.scope, partial)
+            known = tuple([Arc(self.vertex(before), self._kind(move), move) for move, before in found])
+            vertex.arcs_into[partial] = known
+            self.kept += len(known)
+        return known
+
+    def permute(self, before: Vertex, after: Vertex) -> Arc:
+        """The permute from one arrangement to another."""
+        known = before.permutes.get(after)
+        if known is None:
+            move = permute(before.state, after.state, self.mesh_axes)
+            known = before.permutes[after] = Arc(after, self._kind(move), move)
+            self.kept += 1
+        return known
+
+    def _kind(self, move: Move) -> Kind:
+        name, axes, dim, target, _ = move
+        if len(axes) > 1:
+            axes = tuple([axis for axis in self.mesh_axes if axis in axes])
+        key = name, axes, dim, target
+        return self._kinds.get(key) or self._kinds.setdefault(key, Kind(*key))
+
+
+MOST_KEPT = 200_000  # arcs and pairs of states on axes of the same names: beyond, they are found anew
+
+
+def graph_of(mesh_axes: Axes) -> Graph:
+    """The graph of all states on mesh axes; what is found of it serves the problems that follow."""
+    graph = _graph(mesh_axes)
+    if graph.kept > MOST_KEPT:
+        _graph.cache_clear()
+    return graph
+
+
+@functools.lru_cache(maxsize=8)
+def _graph(mesh_axes: Axes) -> Graph:
+    return Graph(mesh_axes)
 
 
 def _further(scope: Scope | None, dim: int, axes: Axes, idle: Axes) -> Iterable[Axes]:

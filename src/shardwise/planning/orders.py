@@ -132,14 +132,16 @@ class _Order:
         return frozenset({self.leaf.index}) if self.leaf else frozenset[int]().union(*(half.members for half in self.halves))
 
 
-def few_orders(operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], costs: Costs) -> Node:
+def few_orders(
+    operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], costs: Costs, several: int | None = None
+) -> Node:
     """The orders that take least if every product were split over all devices and nothing moved.
 
-    Dynamic programming over the sets of operands; each keeps its first few.
+    Dynamic programming over the sets of operands; each keeps its first few, or so many.
     """
     if len(operands) < 3:
         return all_orders(operands, result)
-    several = max(2, SEVERAL - len(operands))
+    several = several or max(2, SEVERAL - len(operands))
     alike = len(operands) <= ALL_ORDERS
     price = functools.cache(lambda sides, names: einsum_floor(sides, names, sizes, costs))
     best: dict[frozenset[int], list[_Order]] = {}

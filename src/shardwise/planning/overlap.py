@@ -138,7 +138,7 @@ def _ring(
 ) -> Priced:  # fmt: skip
     """A ring whose blocks have so many bytes; hops take no account of who sends."""
     hop, n = costs.hop(axes), costs.mesh.extent(axes)
-    moving = (n - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
+    moving = moving_seconds(costs, axes, way, block)
     cover = costs.cover * block / flops_of_block if flops_of_block else math.inf
     links = Links(lambda share, _: hop.seconds(share * block), hop.both_ways, cover)
     if isinstance(costs.hardware.links, Memory):
@@ -146,6 +146,12 @@ def _ring(
     over = ",".join(axes)
     lanes = (f"{over} up", f"{over} down") if hop.both_ways else (over, over)
     return Priced(events, width, links, multiply, None, lanes, moving, flops, (n - 1) * block, 2 * block)
+
+
+def moving_seconds(costs: Costs, axes: tuple[str, ...], way: str, block: float) -> float:
+    """How long blocks of so many bytes take to go round a ring, if nothing holds them up."""
+    hop = costs.hop(axes)
+    return (costs.mesh.extent(axes) - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
 
 
 def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blocks: Sequence[float]) -> Priced:

@@ -5,78 +5,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import LayoutError, PlanError, ProgramError, one_line
+from shardwise.errors import LayoutError, PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.notation import Operand
-from shardwise.planning.cost import Estimate, estimate
-from shardwise.planning.fuse import forms_of, fused_programs, names_of
-from shardwise.planning.overlap import ring_cost
+from shardwise.planning.candidates import KEPT, Candidate, fits, priced
+from shardwise.planning.choosing import Fusing, overlapped
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.stages import Programs, programs_of
-from shardwise.program import Program, sums_stay_whole
-from shardwise.schedule.timeline import Timeline
-from shardwise.steps import (
-    WAYS,
-    AllGather,
-    AllReduce,
-    Automatic,
-    Einsum,
-    Fused,
-    GatherEinsum,
-    ReduceScatter,
-    Step,
-    moved_axes,
-    product_of,
-)
+from shardwise.program import Program
+from shardwise.steps import WAYS, AllGather, Einsum, GatherEinsum, Step, moved_axes
 
-KEPT = 10
 REMEMBERED = 32  # problems; of thousands of devices a ranking may take megabytes
-MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
-MOST_PRICED = 40
-WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A program that solves the equation, and its estimate."""
-
-    program: Program
-    estimate: Estimate
-    confirmed: Timeline | None = None  # of what a compiler made of it (`sw.plan(..., confirm=...)`)
-    task: Problem | None = field(default=None, compare=False, repr=False)  # that it was priced for
-
-    @property
-    def seconds(self) -> float:
-        """The modelled time of the compiled program where it is known, else that of the estimate."""
-        return self.estimate.seconds if self.confirmed is None else self.confirmed.step_seconds
-
-    @property
-    def is_compilers_own(self) -> bool:
-        """Whether the compiler chooses what moves."""
-        return any(isinstance(step, Automatic) for step in self.program.steps)
-
-    def timeline(self) -> Timeline:
-        """When compute and transfers run, as estimated; `confirmed` is that of the compiled program, once there is one.
-
-        Raises:
-            PlanError: it is the compiler's own program, which has no steps to be played.
-        """
-        from shardwise.planning.timelines import estimated_timeline
-
-        if self.task is None or self.is_compilers_own:
-            raise PlanError("the compiler's own choice has no timeline before it is compiled: take that of `confirmed`")
-        return estimated_timeline(self.program, self.estimate, self.task)
-
-    def __str__(self) -> str:
-        from shardwise.planning.explain import steps_text
-
-        return "\n".join(map(one_line, steps_text(self)))
 
 
 def rank(task: Problem) -> tuple[Candidate, ...]:
@@ -100,15 +44,15 @@ def ranking(task: Problem) -> Ranking:
     Raises:
         PlanError: as `rank`.
     """
-    onward: Onward = {}
+    costs, onward = costs_of(task), dict[tuple[Operand, Layout], Programs]()
     if task.overlap is False or (task.overlap is True and task.hardware.shared and task.memory_limit is None):
-        return _by_stages(task, onward)  # where one host's cores do both, transfers hide behind nothing
+        return _by_stages(task, costs, onward)  # where one host's cores do both, transfers hide behind nothing
     # A fused program holds less than the plain one that it stands for: that one need not fit.
-    sources = _by_stages(dataclasses.replace(task, memory_limit=None), onward)
-    plain, fault = _limited(task, sources, onward) if task.overlap is True else (sources, None)
+    sources = _by_stages(dataclasses.replace(task, memory_limit=None), costs, onward)
+    plain, fault = _limited(task, sources, costs, onward) if task.overlap is True else (sources, None)
     if plain.candidates and task.overlap is True and task.hardware.shared:
         return plain
-    found = _overlapped(task, plain.candidates, (*sources, *_all_gathered(task, sources.best.program)))
+    found = overlapped(Fusing(task, costs), plain.candidates, (*sources, *_all_gathered(task, costs, sources.best.program)))
     if not found and fault is not None:
         raise fault
     # Where transfers hide behind nothing, who asks for a ring is to see the one that gathers and multiplies.
@@ -123,13 +67,13 @@ def _is_ring(program: Program) -> bool:
     return bool(moving) and all(isinstance(step, GatherEinsum) for step in moving)
 
 
-def _limited(task: Problem, free: Ranking, onward: Onward) -> tuple[Ranking, PlanError | None]:
+def _limited(task: Problem, free: Ranking, costs: Costs, onward: Onward) -> tuple[Ranking, PlanError | None]:
     """Of the programs without a memory limit those within it; and if there are none, why."""
-    fitting = tuple(candidate for candidate in free if _fits(task, candidate))
+    fitting = tuple(candidate for candidate in free if fits(task, candidate))
     if task.memory_limit is None or (not free.searched_all and fitting[:1] == free.candidates[:1]):
         return Ranking(task, fitting, free.searched_all, free.floor_seconds), None  # none is faster that fits
     try:
-        return _by_stages(task, onward), None
+        return _by_stages(task, costs, onward), None
     except PlanError as error:
         return Ranking(task, (), free.searched_all, free.floor_seconds), error
 
@@ -137,13 +81,13 @@ def _limited(task: Problem, free: Ranking, onward: Onward) -> tuple[Ranking, Pla
 Onward = dict[tuple[Operand, Layout], Programs]  # the programs that lead to a stage from a layout
 
 
-def _by_stages(task: Problem, onward: Onward) -> Ranking:
+def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
     # What stands between arrows must be passed: each stage is planned by itself, the products are the candidates.
     stages = [*task.equation.via, task.equation.result]
-    first = programs_of(task, task.equation.operands, stages[0], KEPT)
+    first = programs_of(task, costs, task.equation.operands, stages[0], KEPT)
     # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
-    priced = (_price(program, costs_of(task), task) for program in first.found)
-    ranked = tuple(candidate for candidate in priced if _fits(task, candidate))
+    every = (priced(program, costs, task) for program in first.found)
+    ranked = tuple(candidate for candidate in every if fits(task, candidate))
     whole, floor = first.whole, first.floor_seconds
     for stage in stages[1:]:
         ways = {
@@ -151,8 +95,8 @@ def _by_stages(task: Problem, onward: Onward) -> Ranking:
         }
         whole &= all(programs.whole for programs in ways.values())
         floor += min(programs.floor_seconds for programs in ways.values())
-        passed = list(_continued(task, ranked, ways))
-        ranked = tuple(itertools.islice((each for each in passed if _fits(task, each)), KEPT))
+        passed = list(_continued(task, costs, ranked, ways))
+        ranked = tuple(itertools.islice((each for each in passed if fits(task, each)), KEPT))
         if not ranked:
             would = min(candidate.estimate.peak_memory_bytes for candidate in passed)
             raise PlanError(
@@ -162,131 +106,7 @@ def _by_stages(task: Problem, onward: Onward) -> Ranking:
     return Ranking(task, tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds)), whole, floor)
 
 
-def _overlapped(task: Problem, plain: tuple[Candidate, ...], sources: tuple[Candidate, ...]) -> list[Candidate]:
-    """The plain candidates and the best fused forms of those that may win by one, or all forms that `overlap` names.
-
-    Raises:
-        PlanError: none has what is asked for; those that there are, are named.
-    """
-    fusing = _Fusing(task, costs_of(task))
-    if task.overlap is True:
-        fastest = min((candidate.estimate.seconds for candidate in plain), default=math.inf)
-        found: dict[Program, Candidate] = {}
-        for source in sorted(sources, key=_unhidden_seconds):
-            if _unhidden_seconds(source) >= fastest:
-                break
-            best = _best_fused(fusing, source, WORTH_PRICING * fastest)
-            if best is not None:
-                found.setdefault(best.program, best)
-                fastest = min(fastest, best.estimate.seconds)
-        return [*plain, *found.values()]
-    forms: dict[Program, Candidate] = {}
-    for source in sources:
-        for form in _programs(fusing, source):
-            forms.setdefault(form, source)
-    asked = _asked(fusing, forms, str(task.overlap))
-    if not asked:
-        fused = (step for program in forms for step in program.steps if isinstance(step, Fused))
-        have = sorted({name for step in fused for form in forms_of(step) for name in names_of(form)})
-        other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a product"
-        raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
-    return asked
-
-
-@dataclass(slots=True)
-class _Fusing:
-    """The prices of fused steps of one problem: the same step stands in many programs. `left` is how many more are made."""
-
-    task: Problem
-    costs: Costs
-    left: int = MOST_FUSED
-    _known: dict[Any, float] = field(default_factory=dict)
-
-    def seconds(self, step: Fused, before: Mapping[str, Layout]) -> float:
-        product = product_of(step)
-        assert product is not None
-        key = (step, tuple(before[name] for name in product.operands))
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = ring_cost(step, self.costs, self.task.sizes, before, 0.0).seconds
-        return known
-
-    def fastest(self, program: Program, place: int, forms: Iterable[Fused]) -> Fused:
-        """The fastest of some forms of the step at a place."""
-        before = program.states()[place]
-        return min(forms, key=lambda form: self.seconds(form, before))
-
-    def at_least(self, program: Program, steps: tuple[Step, ...], source: Candidate) -> float:
-        """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
-        kept = dict(zip(source.program.steps, source.estimate.steps, strict=True))
-        fused = (self.seconds(step, program.states()[at]) for at, step in enumerate(steps) if isinstance(step, Fused))
-        return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
-
-
-def _programs(fusing: _Fusing, source: Candidate) -> Iterator[Program]:
-    for program in itertools.islice(fused_programs(source.program, fusing.task.sizes), fusing.left):
-        fusing.left -= 1
-        if not fusing.task.exact or sums_stay_whole(program):
-            yield program
-
-
-def _unhidden_seconds(candidate: Candidate) -> float:
-    """What no fused form of a candidate is faster than: all steps but those that may hide behind a product."""
-    hiding = (AllGather, ReduceScatter, AllReduce)
-    steps = zip(candidate.program.steps, candidate.estimate.steps, strict=True)
-    return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))
-
-
-def _best_fused(fusing: _Fusing, source: Candidate, within: float) -> Candidate | None:
-    """The fastest fused form of a candidate that fits, if it takes no longer than `within`."""
-    forms: list[tuple[float, tuple[Step, ...]]] = []
-    for program in _programs(fusing, source):
-        steps = _with(program, {place: fusing.fastest(program, place, forms_of(step)) for place, step in _fused(program)})
-        forms.append((fusing.at_least(program, steps, source), steps))
-    return next(iter(_cheapest(fusing, [(seconds, source.program, steps) for seconds, steps in forms], within, 1)), None)
-
-
-def _asked(fusing: _Fusing, forms: Mapping[Program, Candidate], name: str) -> list[Candidate]:
-    """The cheapest fused programs with one step after the other in its best form of a name, and the rest in their best."""
-    found = []
-    for program, source in forms.items():
-        best = {place: fusing.fastest(program, place, forms_of(step)) for place, step in _fused(program)}
-        for place, step in _fused(program):
-            named = [form for form in forms_of(step) if name in names_of(form)]
-            if named:
-                steps = _with(program, {**best, place: fusing.fastest(program, place, named)})
-                found.append((fusing.at_least(program, steps, source), program, steps))
-    return _cheapest(fusing, found, math.inf, len(found) if fusing.task.hardware.shared else KEPT)
-
-
-def _cheapest(
-    fusing: _Fusing, forms: list[tuple[float, Program, tuple[Step, ...]]], within: float, most: int
-) -> list[Candidate]:  # fmt: skip
-    """The first few of some fused programs that fit, of those that take no longer than `within`.
-
-    Each comes with seconds that it takes at least: it is priced only if it may be among them.
-    """
-    found: dict[Program, Candidate] = {}
-    for seconds, like, steps in sorted(forms, key=lambda form: form[0])[:MOST_PRICED]:
-        worst = sorted(each.estimate.seconds for each in found.values())[most - 1] if len(found) >= most else within
-        if seconds > worst:
-            break
-        program = Program(like.mesh, like.inputs, steps, like.output)
-        priced = found.get(program) or _price(program, fusing.costs, fusing.task)
-        if _fits(fusing.task, priced):
-            found[program] = priced
-    return sorted(found.values(), key=lambda candidate: candidate.estimate.seconds)[:most]
-
-
-def _fused(program: Program) -> list[tuple[int, Fused]]:
-    return [(place, step) for place, step in enumerate(program.steps) if isinstance(step, Fused)]
-
-
-def _with(program: Program, changes: Mapping[int, Step]) -> tuple[Step, ...]:
-    return tuple(changes.get(place, step) for place, step in enumerate(program.steps))
-
-
-def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
+def _all_gathered(task: Problem, costs: Costs, like: Program) -> Iterator[Candidate]:
     """The program that gathers what is summed of every operand and multiplies, where that makes the result as wanted.
 
     It may cost too much to be among the candidates; a rotation is its fused form, and costs less.
@@ -305,11 +125,7 @@ def _all_gathered(task: Problem, like: Program) -> Iterator[Candidate]:
     except (ProgramError, LayoutError):
         return
     if program.result == like.result:
-        yield _price(program, costs_of(task), task)
-
-
-def _fits(task: Problem, candidate: Candidate) -> bool:
-    return task.memory_limit is None or candidate.estimate.peak_memory_bytes <= task.memory_limit
+        yield priced(program, costs, task)
 
 
 def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Programs:
@@ -317,25 +133,22 @@ def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Pro
     if (stage, layout) not in known:
         # The steps that follow act on the product, so the dtype is that of products.
         later = dataclasses.replace(task, dtype=task.accumulated or task.dtype, accumulated=None, memory_limit=None)
-        known[stage, layout] = programs_of(later, (Operand(stage.name, layout),), stage, 3)
+        known[stage, layout] = programs_of(later, costs_of(later), (Operand(stage.name, layout),), stage, 3)
     return known[stage, layout]
 
 
-def _continued(task: Problem, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]) -> Iterator[Candidate]:
-    costs = costs_of(task)
+def _continued(
+    task: Problem, costs: Costs, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]
+) -> Iterator[Candidate]:
     for candidate in ranked:
         for program in ways[candidate.program.result].found:
             steps = tuple(_renamed(step, program.output, candidate.program.output) for step in program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
-            yield _price(joined, costs, task)
+            yield priced(joined, costs, task)
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:
     return dataclasses.replace(step, array=new) if step.array == old else step
-
-
-def _price(program: Program, costs: Costs, task: Problem) -> Candidate:
-    return Candidate(program, estimate(program, costs, task.sizes), task=task)
 
 
 @dataclass(frozen=True)

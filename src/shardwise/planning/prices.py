@@ -79,6 +79,7 @@ class Costs:
     routes: Routes | None = None
     devices: int | None = None
     _prices: dict[tuple[str, Axes], Pricer] = field(default_factory=dict, compare=False, repr=False)
+    _hops: dict[Axes, Hop] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def item_bytes(self) -> int:
@@ -208,7 +209,10 @@ class Costs:
 
     def hop(self, axes: Axes) -> Hop:
         """One step of a ring over mesh axes."""
-        return ring_hop(self.hardware, self.mesh, axes, self.routes)
+        hop = self._hops.get(axes)
+        if hop is None:
+            hop = self._hops[axes] = ring_hop(self.hardware, self.mesh, axes, self.routes)
+        return hop
 
     def slice(self, out_bytes: float, minor: bool = False) -> float:
         """Seconds to copy the kept part; of a `minor` dimension, the last, a TPU copies it as slowly as it lays one out."""

@@ -17,18 +17,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shardwise.planning.graph import Move, Scope, State
+from shardwise.planning.graph import Move, Scope, State, Vertex
 from shardwise.planning.joins import Sides, every_pair, few_pairs
 from shardwise.planning.orders import Join, Leaf, Node
 from shardwise.planning.prices import Costs
-from shardwise.planning.spaces import STEP_SECONDS, Ground, Space
+from shardwise.planning.spaces import STEP_SECONDS, Ground, Shard, Space
 
 ENOUGH = 10  # programs are ranked
+NEVER = (math.inf, math.inf)
 LONGEST = 6  # layouts that one program passes through: it is found by way of each
 
 
@@ -46,7 +46,7 @@ class Joined(NamedTuple):
 
     names: tuple[str, ...]
     way: tuple[Node, ...]
-    states: tuple[State, ...]
+    states: tuple[Vertex, ...]
     labels: tuple[Label, ...]
     first: int
 
@@ -55,7 +55,7 @@ class Moved(NamedTuple):
     """One move from a state and the label there."""
 
     move: Move
-    before: State
+    before: Vertex
     label: Label
 
 
@@ -64,15 +64,15 @@ class Found(NamedTuple):
 
     seconds: float
     peak: float
-    state: State
+    state: Vertex
     forward: Label
     backward: Label
 
 
-Table = dict[State, list[Label]]
+Table = dict[Vertex, list[Label]]
 # What is to be looked at next: the rank, a number that tells equals apart, whether a label's permutes are meant, the state, and
 # the label itself, or how its state was reached.
-Heap = list[tuple[float, float, int, bool, State, Any]]
+Heap = list[tuple[float, float, int, bool, Vertex, Any]]
 
 
 @dataclass(slots=True)
@@ -84,9 +84,9 @@ class Search:
 
     Programs of more than `bound` seconds may be left out: all have at least `floor` in their einsums, and where one array
     changes its layout, `to_go` says of a layout what is left from there at least, and what it took to come there.
-    `scope_of` gives the layouts of a value that are looked at, None for all; of `pairs` of layouts that go into an einsum
-    about so many are looked at then. `most` is how many moves and einsums may be looked at in all. `exact` leaves out
-    every einsum that makes partial sums.
+    `scope_of` gives the layouts of a value that are looked at, None for all. Of pairs of layouts that go into an einsum about
+    so many as `pairs` are looked at; by default all, in an order that does not depend on what a bound leaves out. `most` is
+    how many moves and einsums may be looked at in all. `exact` leaves out every einsum that makes partial sums.
     """
 
     costs: Costs
@@ -127,7 +127,8 @@ class Search:
 
     def _starts(self, node: Node) -> Table:
         if isinstance(node, Leaf):
-            return {node.state: [Label(0.0, 0.0, 0.0, None)]} if self.space(node).bytes_of(node.state) else {}
+            space, given = self.space(node), self.space(node).graph.vertex(node.state)
+            return {given: [Label(0.0, 0.0, 0.0, None)]} if space.shard(given).bytes else {}
         starts: Table = {}
         for way in node.ways:
             for state, label in self.joins(node, way):
@@ -147,7 +148,7 @@ class Search:
         ]  # fmt: skip
         heapq.heapify(heap)
         settled: Table = {}
-        nearest: dict[State, float] = {}
+        nearest: dict[Vertex, tuple[float, float]] = {}
         # What is left of a program beside this value: its einsums, unless one has made the value.
         furthest = self.bound - (self.floor if space.given is not None and self.to_go is None else 0.0)
         while heap:
@@ -157,98 +158,84 @@ class Search:
                 edges = space.permutes(state, () if self.frontier else settled)
             else:
                 seconds, peak = self._rank(*rank)
-                if not self._settles(settled, state, peak):
-                    continue
+                if state in settled and not (self.frontier and peak < settled[state][-1].peak):
+                    continue  # a label that came before is faster and needs no more memory
                 label = Label(seconds, peak, space.temp_of(state), link)
-                settled[state].append(label)
-                if self.to_go is not None and seconds + self.to_go[0](state) > self.bound:
+                settled.setdefault(state, []).append(label)
+                if self.to_go is not None and seconds + self.to_go[0](state.state) > self.bound:
                     continue
-                edges = space.edges(state)
+                edges = space.every_edge(state) if self.frontier else space.edges(state, settled)
                 self._defer(heap, count, space, state, label)
             for seconds, live, after, move in edges:
                 total = label.seconds + seconds
                 if total > furthest:
                     continue
-                peak = max(label.peak, live)
+                peak = live if live > label.peak else label.peak
+                least = self._rank(total, peak)
                 if not self.frontier:
-                    cost = peak if self.lean else total
-                    if cost > nearest.get(after, math.inf):
+                    if least >= nearest.get(after, NEVER):
                         continue
-                    nearest[after] = cost
+                    nearest[after] = least
                 if peak <= self.budget:
-                    heapq.heappush(heap, (*self._rank(total, peak), next(count), False, after, Moved(move, state, label)))
+                    heapq.heappush(heap, (*least, next(count), False, after, Moved(move, state, label)))
         return settled
 
     def _rank(self, seconds: float, peak: float) -> tuple[float, float]:
         """What the search goes by, least first; of that again the seconds and the peak."""
         return (peak, seconds) if self.lean else (seconds, peak)
 
-    def _defer(self, heap: Heap, count: Iterator[int], space: Space, state: State, label: Label) -> None:
+    def _defer(self, heap: Heap, count: Iterator[int], space: Space, state: Vertex, label: Label) -> None:
         """Look at a label's permutes no sooner than one of them may be next: by then most layouts are reached otherwise."""
         if isinstance(label.link, Moved) and label.link.move.kind == "collective-permute":
             return  # two permutes are one that costs no more
-        if sum(map(len, state[0])) > 1:
+        if len(space.arranged(state)) > 1:
             rank = self._rank(label.seconds + space.least_permute(state), label.peak)
             heapq.heappush(heap, (*rank, next(count), True, state, label))
 
-    def _settles(self, settled: Table, state: State, peak: float) -> bool:
-        """Whether a label is kept: none that came before, and is faster, needs no more memory."""
-        known = settled.setdefault(state, [])
-        return not known or (self.frontier and peak < known[-1].peak)
-
     # Joins: every local einsum that the axes allow.
 
-    def joins(self, node: Join, way: tuple[Node, ...]) -> Iterator[tuple[State, Label]]:
+    def joins(self, node: Join, way: tuple[Node, ...]) -> Iterator[tuple[Vertex, Label]]:
         """Every state and label that a local einsum of some values can give, over all their layouts."""
+        tables: list[Table] = []
+        for child in way:
+            tables.append(self.table(child))
+            if not tables[-1]:
+                return
         space, spaces = self.space(node), [self.space(child) for child in way]
         sides = Sides(node.names, tuple(child.names for child in way))
-        tables, names = [self.table(child) for child in way], tuple(name for name, _ in self.ground.mesh_axes)
-        if self.scope_of is None and math.isinf(self.bound):
-            pairs = every_pair(sides, tables, names)
-        else:
-            pairs = few_pairs(sides, tables, names, sys.maxsize if self.scope_of is None else self.pairs)
-        prices: dict[Any, float] = {}
-        for (states, after), split in pairs:
-            if (self.exact and after[1]) or (space.scope is not None and not space.scope.holds_all(after)):
+        graph = space.graph
+        pairs = few_pairs(graph, sides, tables, self.pairs) if self.pairs else every_pair(graph, sides, tables)
+        prices: dict[tuple[Shard, ...], float] = {}
+        for states, after in pairs:
+            if (self.exact and after.unreduced) or (space.scope is not None and not space.scope.holds_all(after.state)):
                 continue
-            made = space.bytes_of(after)
-            took = [side.bytes_of(state) for side, state in zip(spaces, states, strict=True)]
-            key = tuple(map(self.ground.extent, split))
-            seconds = prices.get(key)
+            made = space.shard(after).bytes
+            shards = tuple([side.shard(state) for side, state in zip(spaces, states, strict=True)])
+            seconds = prices.get(shards)
             if seconds is None:
-                local = {dim: self.sizes[dim] // extent for dim, extent in zip(sides.dims, key, strict=True)}
-                flops = sides.flops(local)
-                seconds = prices[key] = self.costs.einsum(flops, sum(took), made) + STEP_SECONDS
+                flops = sides.flops([shard.shape for shard in shards])
+                seconds = self.costs.einsum(flops, sum([shard.bytes for shard in shards]), made) + STEP_SECONDS
+                prices[shards] = seconds
             found = [table[state] for table, state in zip(tables, states, strict=True)]
-            for label in self._combined(node, way, states, found, seconds, made):
-                yield after, label
+            for total, peak, first, labels in self._combined(found, seconds, made):
+                yield after, Label(total, peak, made, Joined(node.names, way, states, labels, first))
 
     def _combined(
-        self,
-        node: Join,
-        way: tuple[Node, ...],
-        states: tuple[State, ...],
-        found: list[list[Label]],
-        seconds: float,
-        made: float,
-    ) -> Iterator[Label]:  # fmt: skip
-        """Labels of an einsum's result: operands are prepared one after the other, in the order that needs less."""
+        self, found: list[list[Label]], seconds: float, made: float
+    ) -> Iterator[tuple[float, float, int, tuple[Label, ...]]]:
+        """Seconds and peak of an einsum of labelled values, and which of these is prepared first."""
+        self.ground.look(math.prod(map(len, found)))
         for labels in itertools.product(*found):
-            self.ground.look(1)
-            total = math.fsum((seconds, *(label.seconds for label in labels)))
-            if total > self.bound:
-                continue
-            held = sum(label.temp for label in labels) + made
-            orders = [max(labels[0].peak, labels[0].temp + label.peak) for label in labels[1:]]
-            orders += [max(label.peak, label.temp + labels[0].peak) for label in labels[1:]]
-            first = orders.index(min(orders)) if orders else 0
-            peak = max(held, min(orders) if orders else labels[0].peak)
-            if peak <= self.budget:
-                yield Label(total, peak, made, Joined(node.names, way, states, labels, first))
+            total = math.fsum([seconds, *[label.seconds for label in labels]])
+            if total <= self.bound:
+                first, peak = _in_turn(labels)
+                peak = max(peak, sum([label.temp for label in labels]) + made)
+                if peak <= self.budget:
+                    yield total, peak, first, labels
 
     # Backward: from the wanted layouts, every layout from which one can be reached.
 
-    def backward(self, space: Space, sources: Mapping[State, float], wanted: Iterable[State], enough: int) -> Table:
+    def backward(self, space: Space, sources: Mapping[Vertex, float], wanted: Iterable[State], enough: int) -> Table:
         """For layouts from which a wanted one can be reached: labels of the way there.
 
         `sources` gives the seconds in which layouts are reached. It ends when no other leads to one of the `enough` fastest
@@ -257,11 +244,11 @@ class Search:
         owed = dict(sources)
         nearest_source = min(sources.values(), default=math.inf)
         totals: list[float] = []  # those of the fastest, slowest first, negated
-        partial = tuple(sorted({axis for _, unreduced in owed for axis in unreduced}))
+        partial = tuple(sorted({axis for state in owed for axis in state.unreduced}))
         count = itertools.count()
-        heap: Heap = [(0.0, 0.0, next(count), False, state, None) for state in wanted]
+        heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in wanted]
         settled: Table = {}
-        nearest: dict[State, float] = {}
+        nearest: dict[Vertex, tuple[float, float]] = {}
         fastest = not self.frontier and not self.lean
         while heap and (owed or not fastest):
             *rank, _, permuting, state, link = heapq.heappop(heap)
@@ -272,17 +259,17 @@ class Search:
                 edges = space.permutes(state, () if self.frontier else settled, backward=True)
             else:
                 seconds, peak = self._rank(*rank)
-                if not self._settles(settled, state, peak):
-                    continue
+                if state in settled and not (self.frontier and peak < settled[state][-1].peak):
+                    continue  # a label that came before is faster and needs no more memory
                 label = Label(seconds, peak, 0.0, link)
-                settled[state].append(label)
+                settled.setdefault(state, []).append(label)
                 if state in owed:
                     heapq.heappush(totals, -owed.pop(state) - seconds)
                     if len(totals) > enough:
                         heapq.heappop(totals)
-                if self.to_go is not None and seconds + self.to_go[1](state) > self.bound:
+                if self.to_go is not None and seconds + self.to_go[1](state.state) > self.bound:
                     continue
-                edges = space.into(state, partial)
+                edges = space.into(state, partial, () if self.frontier else settled)
                 self._defer(heap, count, space, state, label)
             for seconds, live, before, move in edges:
                 total = label.seconds + seconds
@@ -290,14 +277,14 @@ class Search:
                     total += space.leaving(move, before)
                 if total > self.bound - (self.floor if self.to_go is None else 0.0):
                     continue
-                peak = max(label.peak, live)
+                peak = live if live > label.peak else label.peak
+                least = self._rank(total, peak)
                 if not self.frontier:
-                    cost = peak if self.lean else total
-                    if cost > nearest.get(before, math.inf):
+                    if least >= nearest.get(before, NEVER):
                         continue
-                    nearest[before] = cost
+                    nearest[before] = least
                 if peak <= self.budget:
-                    heapq.heappush(heap, (*self._rank(total, peak), next(count), False, before, Moved(move, before, label)))
+                    heapq.heappush(heap, (*least, next(count), False, before, Moved(move, before, label)))
         return settled
 
     def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:
@@ -315,13 +302,13 @@ class Search:
                     best[key] = found
         return sorted(best.values(), key=lambda found: found.seconds)
 
-    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[State, Label]], Table]:
+    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[Vertex, Label]], Table]:
         """Every state and label of the root's value as made, and the ways on from there."""
         if isinstance(root, Leaf):
             ways = [(state, label) for state, found in self.table(root).items() for label in found]
         else:
             ways = [each for way in root.ways for each in self.joins(root, way)]
-        sources: dict[State, float] = {}
+        sources: dict[Vertex, float] = {}
         for state, label in ways:
             sources[state] = min(label.seconds, sources.get(state, math.inf))
         return ways, self.backward(self.space(root), sources, wanted, enough_of(root))
@@ -331,6 +318,15 @@ class Search:
         ways, onward = self._ways(root, wanted)
         peaks = (max(label.peak, rest.peak) for state, label in ways for rest in onward.get(state, ()))
         return min(peaks, default=math.inf)
+
+
+def _in_turn(labels: tuple[Label, ...]) -> tuple[int, float]:
+    """Values are prepared one after the other: which is first, so that less memory is needed, and the peak of that."""
+    if len(labels) == 1:
+        return 0, labels[0].peak
+    one, other = labels
+    forth, back = max(one.peak, one.temp + other.peak), max(other.peak, other.temp + one.peak)
+    return (0, forth) if forth <= back else (1, back)
 
 
 def enough_of(root: Node) -> int:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from shardwise.layout import Axes
-from shardwise.planning.graph import Move, Scope, State, arrangements, moves, moves_into, permute
-from shardwise.planning.prices import PLAIN, Blocks, Costs, blocks_of
+from shardwise.planning.graph import Graph, Kind, Move, Scope, State, Vertex, arrangements, graph_of
+from shardwise.planning.prices import Blocks, Costs, blocks_of
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
 STEP_SECONDS = 1e-15
 
-Edge = tuple[float, float, State, Move]  # seconds, live temporary bytes, the state on the other side, the move
+Edge = tuple[float, float, Vertex, Move]  # seconds, live temporary bytes, the state on the other side, the move
 
 
 class TooMany(Exception):
@@ -33,11 +33,13 @@ class Ground:
     looked: int = 0
     mesh_axes: tuple[tuple[str, int], ...] = ()
     couples: tuple[Axes, ...] = ()  # of axes: what a permute moves at least
-    _extents: dict[Axes, int] = field(default_factory=dict)
+    graph: Graph = field(init=False)
+    _prices: dict[tuple[str, Axes, float, Blocks], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.mesh_axes = tuple((name, size) for name, size in self.costs.mesh.axes if size > 1)
         self.couples = tuple(itertools.combinations((name for name, _ in self.mesh_axes), 2))
+        self.graph = graph_of(tuple([name for name, _ in self.mesh_axes]))
 
     def look(self, count: int) -> None:
         """Count moves and einsums that are looked at.
@@ -49,140 +51,158 @@ class Ground:
         if self.looked > self.most:
             raise TooMany
 
-    def extent(self, axes: Axes) -> int:
-        known = self._extents.get(axes)
+    def cut(self, dim: str, axes: Axes) -> int:
+        """The elements of a dimension that each device has; 0 where the axes do not divide it."""
+        whole, rest = divmod(self.sizes[dim], self.costs.mesh.extent(axes))
+        return 0 if rest else whole
+
+    def move_seconds(self, name: str, axes: Axes, took: float, made: float, blocks: Blocks) -> float:
+        """Seconds of a move; it depends on its name and axes, on the shard's bytes and on how its blocks lie, alone."""
+        key = (name, axes, took, blocks)
+        known = self._prices.get(key)
         if known is None:
-            known = self._extents[axes] = self.costs.mesh.extent(axes)
+            costs = self.costs
+            price = costs.slice(made, blocks.minor) if name == "slice" else costs.collective(name, axes, took, made, blocks)
+            known = self._prices[key] = price + STEP_SECONDS
         return known
 
-    def move_seconds(self, move: Move, took: float, made: float, blocks: Blocks) -> float:
-        """Seconds of a move; it depends on its kind and axes, on the shard's bytes and on how its blocks lie, alone."""
-        if move.kind == "slice":
-            return self.costs.slice(made, blocks.minor) + STEP_SECONDS
-        return self.costs.collective(move.kind, move.axes, took, made, blocks) + STEP_SECONDS
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    """One device's part of a value: its shape and bytes, none for a layout that the sizes do not allow.
+
+    All layouts with this shape have it, and the prices of moves that leave it or make it.
+    """
+
+    shape: tuple[int, ...]
+    bytes: float
+    leaving: dict[Kind, float] = field(default_factory=dict)
+    making: dict[Kind, float] = field(default_factory=dict)
+    least_permute: float | None = None
 
 
 @dataclass(slots=True)
 class Space:
-    """The layouts of one value: their bytes, which are legal for its sizes, and the priced moves between them."""
+    """The layouts of one value: their shards, which are legal for its sizes, and the priced moves between them."""
 
     ground: Ground
     names: tuple[str, ...]
     item_bytes: int
-    given: State | None = None
+    given_state: State | None = None
     scope: Scope | None = None
-    _edges: dict[State, list[Edge]] = field(default_factory=dict)
-    _bytes: dict[State, float] = field(default_factory=dict)
-    _shapes: dict[State, tuple[int, ...]] = field(default_factory=dict)
-    _least: dict[float, float] = field(default_factory=dict)
-    _prices: dict[Any, dict[Any, float]] = field(default_factory=dict)  # by the shard's bytes or shape, and what else counts
+    graph: Graph = field(init=False)
+    given: Vertex | None = field(init=False, default=None)
+    _cuts: list[Callable[[Axes], int]] = field(init=False)
+    _shards: dict[Vertex, Shard] = field(default_factory=dict)
+    _of_shape: dict[tuple[int, ...], Shard] = field(default_factory=dict)
+    _edges: dict[Vertex, list[Edge]] = field(default_factory=dict)
+    _arranged: dict[Vertex, tuple[Vertex, ...]] = field(init=False)
 
-    def bytes_of(self, state: State) -> float:
-        """Bytes of one shard; 0 marks a layout that the sizes do not allow."""
-        known = self._bytes.get(state)
+    def __post_init__(self) -> None:
+        self.graph = self.ground.graph if self.scope is None else Graph(self.ground.graph.mesh_axes, self.scope)
+        if self.given_state is not None:
+            self.given = self.graph.vertex(self.given_state)
+        self._arranged = self.graph.arranged.setdefault(self.ground.mesh_axes, {})
+        self._cuts = [functools.cache(functools.partial(self.ground.cut, name)) for name in self.names]
+
+    def shard(self, vertex: Vertex) -> Shard:
+        known = self._shards.get(vertex)
         if known is None:
-            known = float(self.item_bytes)
-            for name, axes in zip(self.names, state[0], strict=True):
-                if axes:
-                    whole, rest = divmod(self.ground.sizes[name], self.ground.extent(axes))
-                    known *= 0 if rest else whole
-                else:
-                    known *= self.ground.sizes[name]
-            self._bytes[state] = known
+            shape = tuple([cut(axes) for cut, axes in zip(self._cuts, vertex.dims, strict=True)])
+            known = self._of_shape.get(shape)
+            if known is None:
+                known = self._of_shape[shape] = Shard(shape, float(self.item_bytes * math.prod(shape)))
+            self._shards[vertex] = known
         return known
 
-    def blocks(self, move: Move, before: State) -> Blocks:
-        """How the blocks lie that a move joins or cuts."""
-        return blocks_of(move.kind, (move.dim, move.target), self._shape(before), self._shape(move.after))
-
-    def _shape(self, state: State) -> tuple[int, ...]:
-        known = self._shapes.get(state)
-        if known is None:
-            sizes, extent = self.ground.sizes, self.ground.extent
-            shape = (sizes[name] // extent(axes) for name, axes in zip(self.names, state[0], strict=True))
-            known = self._shapes[state] = tuple(shape)
-        return known
-
-    def leaving(self, move: Move, before: State) -> float:
+    def leaving(self, move: Move, before: Vertex) -> float:
         """Seconds to copy what a program's last move made to where the result must stand."""
-        return self.ground.costs.leaving(move.kind, move.axes, self.bytes_of(move.after), self.blocks(move, before))
+        made = self.shard(self.graph.vertex(move.after))
+        blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape)
+        return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks)
 
-    def temp_of(self, state: State) -> float:
+    def temp_of(self, vertex: Vertex) -> float:
         """Bytes that a shard in this layout takes beyond the inputs, which the caller holds anyway."""
-        return 0.0 if state == self.given else self.bytes_of(state)
+        return 0.0 if vertex is self.given else self.shard(vertex).bytes
 
-    def edges(self, state: State) -> list[Edge]:
-        """Legal moves from a state but permutes, and the states that they lead to."""
-        known = self._edges.get(state)
+    def every_edge(self, vertex: Vertex) -> list[Edge]:
+        """All legal moves from a state but permutes, and the states that they lead to."""
+        known = self._edges.get(vertex)
         if known is None:
-            known = self._edges[state] = self._priced(state, moves(state, self.ground.mesh_axes, self.scope))
+            known = self._edges[vertex] = list(self.edges(vertex, ()))
         return known
 
-    def _priced(self, state: State, found: Iterable[Move]) -> list[Edge]:
-        held, sizes = self.temp_of(state), self._bytes
-        prices = self._prices.setdefault(self._shape(state), {})
-        edges: list[Edge] = []
-        for move in found:
-            kind, axes, dim, target, after = move
-            made = sizes.get(after)
-            if made is None:
-                made = self.bytes_of(after)
-            if made:
-                seconds = prices.get((kind, axes, dim, target))
-                if seconds is None:
-                    seconds = prices[kind, axes, dim, target] = self._seconds(move, state)
-                edges.append((seconds, held + made, after, move))
-        self.ground.look(len(edges))
-        return edges
-
-    def _seconds(self, move: Move, before: State) -> float:
-        took, made, blocks = self.bytes_of(before), self.bytes_of(move.after), self.blocks(move, before)
-        prices = self._prices.setdefault(took, {})
-        seconds = prices.get((move.kind, move.axes, blocks))
-        if seconds is None:
-            seconds = prices[move.kind, move.axes, blocks] = self.ground.move_seconds(move, took, made, blocks)
-        return seconds
-
-    def into(self, state: State, partial: Axes) -> Iterator[Edge]:
-        """Legal moves that lead to a state but permutes, and the states that they leave, unreduced over axes of `partial`."""
-        made, sizes, looked = self.bytes_of(state), self._bytes, 0
-        prices = self._prices.setdefault(("into", self._shape(state)), {})
-        for move, before in moves_into(state, self.ground.mesh_axes, self.scope, partial):
-            took = sizes.get(before)
-            if took is None:
-                took = self.bytes_of(before)
-            if took:
-                kind, axes, dim, target, _ = move
-                seconds = prices.get((kind, axes, dim, target))
-                if seconds is None:
-                    seconds = prices[kind, axes, dim, target] = self._seconds(move, before)
+    def edges(self, vertex: Vertex, known: Container[Vertex]) -> Iterator[Edge]:
+        """Legal moves from a state but permutes, and the states that they lead to, but those that are known."""
+        before, held, shards, looked = self.shard(vertex), self.temp_of(vertex), self._shards, 0
+        prices = before.leaving
+        for after, kind, move in self.graph.arcs(vertex):
+            if after in known:
                 looked += 1
-                yield seconds, self.temp_of(before) + made, before, move
-        self.ground.look(looked)
-
-    def permutes(self, state: State, known: Container[State], backward: bool = False) -> Iterator[Edge]:
-        """Permutes from a state, or into one, and the states on the other side, but those that are known."""
-        bytes_, unreduced = self.bytes_of(state), state[1]
-        prices, looked = self._prices.setdefault(bytes_, {}), 0
-        for dims in arrangements(state, self.ground.mesh_axes, self.scope):
-            other = (dims, unreduced)
-            if other in known or dims == state[0]:
                 continue
-            before, after = (dims, state) if backward else (state[0], other)
-            move = permute(before, after, self.ground.mesh_axes)
-            seconds = prices.get(move.axes)
-            if seconds is None:
-                seconds = prices[move.axes] = self.ground.move_seconds(move, bytes_, bytes_, PLAIN)
-            looked += 1
-            yield seconds, self.temp_of(other if backward else state) + bytes_, other, move
+            made = shards.get(after) or self.shard(after)
+            if made.bytes:
+                looked += 1
+                seconds = prices.get(kind)
+                if seconds is None:
+                    seconds = prices[kind] = self._seconds(kind, before, made)
+                yield seconds, held + made.bytes, after, move
         self.ground.look(looked)
 
-    def least_permute(self, state: State) -> float:
-        """Seconds that no permute from a state is faster than."""
-        bytes_ = self.bytes_of(state)
-        known = self._least.get(bytes_)
+    def into(self, vertex: Vertex, partial: Axes, known: Container[Vertex]) -> Iterator[Edge]:
+        """Legal moves that lead to a state but permutes, and the states that they leave, but those that are known.
+
+        These are unreduced over axes of `partial`.
+        """
+        made, shards, looked = self.shard(vertex), self._shards, 0
+        prices = made.making
+        for before, kind, move in self.graph.arcs_into(vertex, partial):
+            if before in known:
+                looked += 1
+                continue
+            took = shards.get(before) or self.shard(before)
+            if took.bytes:
+                looked += 1
+                seconds = prices.get(kind)
+                if seconds is None:
+                    seconds = prices[kind] = self._seconds(kind, took, made)
+                yield seconds, (0.0 if before is self.given else took.bytes) + made.bytes, before, move
+        self.ground.look(looked)
+
+    def _seconds(self, kind: Kind, took: Shard, made: Shard) -> float:
+        blocks = blocks_of(kind.name, (kind.dim, kind.target), took.shape, made.shape)
+        return self.ground.move_seconds(kind.name, kind.axes, took.bytes, made.bytes, blocks)
+
+    def permutes(self, vertex: Vertex, known: Container[Vertex], backward: bool = False) -> Iterator[Edge]:
+        """Permutes from a state, or into one, and the states on the other side, but those that are known."""
+        shard, permute, looked = self.shard(vertex), self.graph.permute, 0
+        for other in self.arranged(vertex):
+            if other in known or other is vertex:
+                continue
+            before = other if backward else vertex
+            _, kind, move = permute(other, vertex) if backward else permute(vertex, other)
+            seconds = shard.leaving.get(kind)
+            if seconds is None:
+                seconds = shard.leaving[kind] = self._seconds(kind, shard, shard)
+            looked += 1
+            yield seconds, self.temp_of(before) + shard.bytes, other, move
+        self.ground.look(looked)
+
+    def arranged(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        """The states that permutes lead to, and the state itself; none where nothing but one axis splits it."""
+        known = self._arranged.get(vertex)
         if known is None:
-            price, couples = self.ground.costs.collective, self.ground.couples
-            known = min((price("collective-permute", axes, bytes_, bytes_) for axes in couples), default=0.0)
-            self._least[bytes_] = known
+            found = arrangements(vertex.state, self.ground.mesh_axes, self.scope)
+            known = tuple([self.graph.vertex((dims, vertex.unreduced)) for dims in found])
+            self._arranged[vertex] = known
+            self.graph.kept += 1 + len(known)
+            self._arranged.update(dict.fromkeys(known, known))  # those of each are those of all
         return known
+
+    def least_permute(self, vertex: Vertex) -> float:
+        """Seconds that no permute from a state is faster than."""
+        shard = self.shard(vertex)
+        if shard.least_permute is None:
+            price, couples, bytes_ = self.ground.costs.collective, self.ground.couples, shard.bytes
+            shard.least_permute = min((price("collective-permute", axes, bytes_, bytes_) for axes in couples), default=0.0)
+        return shard.least_permute

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
@@ -21,7 +22,7 @@ from shardwise.planning.bounds import moving_floor
 from shardwise.planning.graph import Scope, State, state_of
 from shardwise.planning.orders import ALL_ORDERS, Join, Leaf, Node, all_orders, few_orders, floor_of, one_order, values
 from shardwise.planning.prices import Costs
-from shardwise.planning.problem import Problem, costs_of
+from shardwise.planning.problem import Problem
 from shardwise.planning.scopes import looks_in_all, places_of, scopes_of
 from shardwise.planning.search import Found, Search, enough_of
 from shardwise.planning.spaces import TooMany
@@ -33,6 +34,7 @@ PAIR_AT_ONCE = 30_000  # where a bound hardly helps: two operands meet in one ei
 BOUNDED = 90_000  # and one of all that may be part of something faster than what was found
 NARROW, WIDER = 300, 1200  # layouts of all values together
 LIMITED = 3  # times as long takes a look under a memory limit, where layouts have several labels
+ALL_IN_ORDER = 0
 PAIRS = 5000  # of layouts that go together into einsums, of all einsums together
 MOST_LOOKS = 100_000
 WIDER_AFTER = 20_000  # looks a search of some layouts took too long for one of more
@@ -72,8 +74,7 @@ class Stage:
         return {dim: self.task.sizes[dim] for operand in self.operands for dim in operand.dims}
 
 
-def stage_of(task: Problem, operands: tuple[Operand, ...], result: Operand) -> Stage:
-    costs = costs_of(task)
+def stage_of(task: Problem, costs: Costs, operands: tuple[Operand, ...], result: Operand) -> Stage:
     budget = math.inf if task.memory_limit is None else task.memory_limit - inputs_bytes(task, operands, costs)
     return Stage(task, operands, result, costs, budget)
 
@@ -94,12 +95,21 @@ def searched(stage: Stage) -> Searched:
     looks *= (1 if stage.task.memory_limit is None else LIMITED) * (1 + len(stage.task.equation.via))  # stages share the time
     if root is not None and looks <= (AT_ONCE if len(leaves) != 2 else PAIR_AT_ONCE):
         with contextlib.suppress(TooMany):
-            search = _search(stage, root, None, math.inf, MOST_LOOKS)
+            search = _search(stage, root, None, _bound_of_one_order(stage, leaves), MOST_LOOKS, pairs=ALL_IN_ORDER)
             found = search.candidates(root, wanted_states(stage.result, stage.task))
             if not found:
                 _fail(stage, root, None)
             return Searched(root, found, True, search.floor)
     return _widening(stage, leaves, root if looks <= BOUNDED else None)
+
+
+def _bound_of_one_order(stage: Stage, leaves: list[Leaf]) -> float:
+    """What a program must not take longer than to be one of the first, from those of the one order that promises most."""
+    if len(leaves) < 3 or stage.task.exact:
+        return math.inf  # there is but one
+    one = few_orders(leaves, stage.result.dims, stage.dims, stage.costs, 1)
+    found, _ = _candidates(stage, one, None, [], 0)
+    return _bound(one, found)
 
 
 def _every_order(stage: Stage, leaves: list[Leaf]) -> Node | None:
@@ -110,13 +120,17 @@ def _every_order(stage: Stage, leaves: list[Leaf]) -> Node | None:
 
 
 def _search(
-    stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None, bound: float, most: float, lean: bool = False
-) -> Search:
+    stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None, bound: float, most: float, lean: bool = False,
+    pairs: int | None = None,
+) -> Search:  # fmt: skip
     frontier = stage.task.memory_limit is not None and scopes is None and not lean
-    joins = sum(len(node.ways) for node in values(root) if isinstance(node, Join))
+    if scopes is not None:
+        pairs = PAIRS // max(1, sum(len(node.ways) for node in values(root) if isinstance(node, Join)))
+    elif pairs is None:
+        pairs = ALL_IN_ORDER if math.isinf(bound) else sys.maxsize
     return Search(
         stage.costs, stage.task.sizes, stage.budget, frontier, lean, bound, _floor(stage, root),
-        _to_go(stage, root), None if scopes is None else scopes.__getitem__, PAIRS // max(1, joins), most, stage.task.exact,
+        _to_go(stage, root), None if scopes is None else scopes.__getitem__, pairs, most, stage.task.exact,
     )  # fmt: skip
 
 
@@ -209,13 +223,13 @@ class Programs:
     floor_seconds: float
 
 
-def programs_of(task: Problem, operands: tuple[Operand, ...], result: Operand, most: int) -> Programs:
+def programs_of(task: Problem, costs: Costs, operands: tuple[Operand, ...], result: Operand, most: int) -> Programs:
     """The programs from operands to a result.
 
     Raises:
         PlanError: there is none, or none that fits in the memory limit.
     """
-    made = searched(stage_of(task, operands, result))
+    made = searched(stage_of(task, costs, operands, result))
     names = unique([operand.name for operand in operands])
     programs: dict[Program, None] = {}
     passed: set[tuple[object, ...]] = set()

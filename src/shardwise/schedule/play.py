@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable
@@ -72,7 +73,7 @@ def play(
         copy: the seconds to write a share of a block, by default none.
         record: keep what happened.
     """
-    order = _order(events, TRIPS)
+    order = _order(events, TRIPS) if any(isinstance(event, Loop) for event in events) else events
     if not math.isinf(links.cover):
         order = _late(order, width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
@@ -138,26 +139,27 @@ def _order(events: Events, most: int) -> tuple[_Flat, ...]:
 def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ...]:
     """The order in which a compiler starts transfers late: where the products left before their end are enough."""
     before: dict[int, list[Send]] = {}  # sends, by the event that they are moved in front of
-    for place, event in enumerate(order):
-        if isinstance(event, Send):
-            end = next(at for at in range(place, len(order)) if _ends(order[at], event.transfer))
-            works = [at for at in range(place, end) if isinstance(order[at], Matmul | Copy)]
-            left, first = cover * event.part.width / width, len(works)
-            while first and left > 0:
-                first -= 1
-                left -= _share(order[works[first]], width)
-            at = place if not first else end if first == len(works) else works[first]
-            before.setdefault(at, []).append(event)
+    works = [at for at, event in enumerate(order) if isinstance(event, Matmul | Copy)]
+    ends: dict[int, int] = {}  # of transfers, the next place where one is awaited
+    for place in range(len(order) - 1, -1, -1):
+        match order[place]:
+            case Await(transfers):
+                ends.update(dict.fromkeys(transfers, place))
+            case Send(transfer, _, part) as event:
+                begin, end = bisect.bisect(works, place), ends[transfer]
+                left, first = cover * part.width / width, bisect.bisect(works, end)
+                last = first
+                while first > begin and left > 0:
+                    first -= 1
+                    left -= _share(order[works[first]], width)
+                at = place if first == begin else end if first == last else works[first]
+                before.setdefault(at, []).insert(0, event)
     found: list[_Flat] = []
     for place, event in enumerate(order):
         found += before.get(place, ())
         if not isinstance(event, Send):
             found.append(event)
     return tuple(found)
-
-
-def _ends(event: _Flat, transfer: int) -> bool:
-    return isinstance(event, Await) and transfer in event.transfers
 
 
 def _share(event: _Flat, width: int) -> float:

@@ -1,0 +1,235 @@
+"""Which fused programs are worth it: those of plain candidates whose transfers may hide behind products."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.errors import PlanError
+from shardwise.layout import Layout
+from shardwise.planning.candidates import KEPT, Candidate, fits, priced
+from shardwise.planning.fuse import checked, forms_of, fused_steps, names_of
+from shardwise.planning.overlap import Priced, moving_seconds
+from shardwise.planning.overlap import priced as ring_of
+from shardwise.planning.prices import Costs, StepCost
+from shardwise.planning.problem import Problem
+from shardwise.program import Program, sums_stay_whole
+from shardwise.steps import AllGather, AllReduce, Collective, Fused, ReduceScatter, Step, collectives_of, product_of
+
+MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
+MOST_PRICED = 40
+ROUNDING = 1e-9  # of seconds that are added up in another order
+WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
+
+
+def overlapped(fusing: Fusing, plain: tuple[Candidate, ...], sources: tuple[Candidate, ...]) -> list[Candidate]:
+    """The plain candidates and the best fused forms of those that may win by one, or all forms that `overlap` names.
+
+    Raises:
+        PlanError: none has what is asked for; those that there are, are named.
+    """
+    task = fusing.task
+    if task.overlap is True:
+        fastest = min((candidate.estimate.seconds for candidate in plain), default=math.inf)
+        found: dict[Program, Candidate] = {}
+        for source in sorted(sources, key=_unhidden_seconds):
+            if _unhidden_seconds(source) >= fastest:
+                break
+            ranked = sorted(candidate.estimate.seconds for candidate in (*plain, *found.values()))
+            best = _best_fused(fusing, source, min([WORTH_PRICING * fastest, *ranked[KEPT - 1 : KEPT]]))
+            if best is not None:
+                found.setdefault(best.program, best)
+                fastest = min(fastest, best.estimate.seconds)
+        return [*plain, *found.values()]
+    forms: dict[Program, Candidate] = {}
+    for source in sources:
+        for form in _programs(fusing, source):
+            forms.setdefault(form, source)
+    asked = _asked(fusing, forms, str(task.overlap))
+    if not asked:
+        fused = (step for program in forms for step in program.steps if isinstance(step, Fused))
+        have = sorted({name for step in fused for form in forms_of(step) for name in names_of(form)})
+        other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a product"
+        raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
+    return asked
+
+
+@dataclass(slots=True)
+class Fusing:
+    """The prices of fused steps of one problem: the same step stands in many programs. `left` is how many more are made."""
+
+    task: Problem
+    costs: Costs
+    left: int = MOST_FUSED
+    _rings: dict[Any, Priced] = field(default_factory=dict)
+    _seconds: dict[Any, float] = field(default_factory=dict)
+    _fastest: dict[Any, Fused] = field(default_factory=dict)
+
+    def seconds(self, step: Fused, before: Mapping[str, Layout]) -> float:
+        key = self._key(step, before)
+        known = self._seconds.get(key)
+        if known is None:
+            known = self._seconds[key] = self._ring(step, before).played().seconds
+        return known
+
+    def _ring(self, step: Fused, before: Mapping[str, Layout]) -> Priced:
+        key = self._key(step, before)
+        known = self._rings.get(key)
+        if known is None:
+            known = self._rings[key] = ring_of(step, self.costs, self.task.sizes, before)
+        return known
+
+    def _key(self, step: Fused, before: Mapping[str, Layout]) -> Any:
+        product = product_of(step)
+        assert product is not None
+        return step, tuple(before[name] for name in product.operands)
+
+    def checked(self, program: Program, steps: tuple[Step, ...]) -> Program | None:
+        """A fused program with these steps, if it is legal, as exact as is asked for, and one may still be made."""
+        fused = checked(program, steps) if self.left else None
+        if fused is None:
+            return None
+        self.left -= 1
+        return fused if not self.task.exact or sums_stay_whole(fused) else None
+
+    def fastest_forms(self, program: Program) -> tuple[Step, ...]:
+        """The steps of a program, the fused ones in their fastest forms."""
+        return _with(program, {place: self.fastest(step, program.states()[place]) for place, step in _fused(program)})
+
+    def fastest(self, step: Fused, before: Mapping[str, Layout]) -> Fused:
+        """The fastest form of a step."""
+        key = self._key(step, before)
+        known = self._fastest.get(key)
+        if known is None:
+            known = self._fastest[key] = self.fastest_of(forms_of(step), before)
+        return known
+
+    def fastest_of(self, forms: Iterable[Fused], before: Mapping[str, Layout]) -> Fused:
+        """The fastest of some forms of a step: none that moves longer than another takes is played."""
+        moving = {form: self._ring(form, before).moving * (1 - ROUNDING) for form in forms}
+        seconds: dict[Fused, float] = {}
+        for form in sorted(moving, key=moving.__getitem__):
+            if moving[form] <= min(seconds.values(), default=math.inf):
+                seconds[form] = self.seconds(form, before)
+        return min((form for form in moving if form in seconds), key=seconds.__getitem__)
+
+    def unplayed(self, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
+        """The seconds of a candidate with some steps fused at least: of those the product alone, or the transfers alone."""
+        seconds = [kept[step].seconds if step in kept else self._least(step, kept) for step in steps]
+        return math.fsum(seconds) * (1 - ROUNDING)
+
+    def _least(self, step: Step, kept: Mapping[Step, StepCost]) -> float:
+        compiler, product = self.task.hardware.compiler, product_of(step)
+        if product is None:
+            return 0.0  # a gather that is new
+        sooner = 0.0 if compiler is None else compiler.start_seconds.value  # parts of a product may start one behind the other
+        moving = (self._moving(part, kept) for part in collectives_of(step))
+        item = min(1.0, self.costs.item_bytes / self.costs.product_bytes)  # rings are priced as if no operand were a product
+        return item * max(kept[product].seconds - sooner, *moving)
+
+    def _moving(self, part: Collective, kept: Mapping[Step, StepCost]) -> float:
+        """How long a collective moves as a ring that goes both ways."""
+        first_half = part not in kept  # of a sum
+        sent = kept[AllReduce(part.array, part.axes)].wire_bytes / 2 if first_half else kept[part].wire_bytes
+        block = sent / (self.task.mesh.extent(part.axes) - 1)
+        return moving_seconds(self.costs, part.axes, "bidirectional", block)
+
+    def at_least(self, program: Program, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
+        """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
+        fused = (self.seconds(step, program.states()[at]) for at, step in enumerate(steps) if isinstance(step, Fused))
+        return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
+
+
+def _programs(fusing: Fusing, source: Candidate) -> Iterator[Program]:
+    for steps in fused_steps(source.program, fusing.task.sizes):
+        program = fusing.checked(source.program, steps)
+        if program is not None:
+            yield program
+
+
+def steps_costs(candidate: Candidate) -> dict[Step, StepCost]:
+    return dict(zip(candidate.program.steps, candidate.estimate.steps, strict=True))
+
+
+def _unhidden_seconds(candidate: Candidate) -> float:
+    """What no fused form of a candidate is faster than: all steps but those that may hide behind a product."""
+    hiding = (AllGather, ReduceScatter, AllReduce)
+    steps = zip(candidate.program.steps, candidate.estimate.steps, strict=True)
+    return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))
+
+
+def _best_fused(fusing: Fusing, source: Candidate, within: float) -> Candidate | None:
+    """The fastest fused form of a candidate that fits, if it takes no longer than `within`.
+
+    Forms wait in a queue, by the seconds that they take at least: with nothing played, with the rings played, and as they
+    are estimated. One is looked at more closely only when none is left that may be faster.
+    """
+    kept = steps_costs(source)
+    queue: list[tuple[float, int, int, Any]] = [
+        (fusing.unplayed(steps, kept), 0, number, steps)
+        for number, steps in enumerate(fused_steps(source.program, fusing.task.sizes))
+    ]
+    heapq.heapify(queue)
+    while queue:
+        seconds, looks, number, form = heapq.heappop(queue)
+        if looks == 2:
+            return form
+        if seconds > within:
+            continue
+        if looks == 0:
+            program = fusing.checked(source.program, form)
+            if program is not None:
+                steps = fusing.fastest_forms(program)
+                heapq.heappush(queue, (fusing.at_least(program, steps, kept), 1, number, steps))
+            continue
+        candidate = priced(dataclasses.replace(source.program, steps=form), fusing.costs, fusing.task)
+        if fits(fusing.task, candidate):
+            within = math.inf
+            heapq.heappush(queue, (candidate.estimate.seconds, 2, number, candidate))
+    return None
+
+
+def _asked(fusing: Fusing, forms: Mapping[Program, Candidate], name: str) -> list[Candidate]:
+    """The cheapest fused programs with one step after the other in its best form of a name, and the rest in their best."""
+    found = []
+    for program, source in forms.items():
+        kept = steps_costs(source)
+        best = fusing.fastest_forms(program)
+        for place, step in _fused(program):
+            named = [form for form in forms_of(step) if name in names_of(form)]
+            if named:
+                form = fusing.fastest_of(named, program.states()[place])
+                steps = (*best[:place], form, *best[place + 1 :])
+                found.append((fusing.at_least(program, steps, kept), program, steps))
+    return _cheapest(fusing, found, math.inf, len(found) if fusing.task.hardware.shared else KEPT)
+
+
+def _cheapest(
+    fusing: Fusing, forms: list[tuple[float, Program, tuple[Step, ...]]], within: float, most: int
+) -> list[Candidate]:  # fmt: skip
+    """The first few of some fused programs that fit, of those that take no longer than `within`.
+
+    Each comes with seconds that it takes at least: it is priced only if it may be among them.
+    """
+    found: dict[Program, Candidate] = {}
+    for seconds, like, steps in sorted(forms, key=lambda form: form[0])[:MOST_PRICED]:
+        worst = sorted(each.estimate.seconds for each in found.values())[most - 1] if len(found) >= most else within
+        if seconds > worst:
+            break
+        program = Program(like.mesh, like.inputs, steps, like.output)
+        candidate = found.get(program) or priced(program, fusing.costs, fusing.task)
+        if fits(fusing.task, candidate):
+            found[program] = candidate
+    return sorted(found.values(), key=lambda candidate: candidate.estimate.seconds)[:most]
+
+
+def _fused(program: Program) -> list[tuple[int, Fused]]:
+    return [(place, step) for place, step in enumerate(program.steps) if isinstance(step, Fused)]
+
+
+def _with(program: Program, changes: Mapping[int, Step]) -> tuple[Step, ...]:
+    return tuple(changes.get(place, step) for place, step in enumerate(program.steps))

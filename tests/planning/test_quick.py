@@ -1,0 +1,80 @@
+"""What makes planning quick changes nothing of what it finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from random import Random
+
+import pytest
+from planning.test_search import drawn
+
+from benchmarks.equations import random_case
+from shardwise.chips import hardware
+from shardwise.errors import PlanError
+from shardwise.mesh import Mesh
+from shardwise.notation import parse
+from shardwise.planning import graph, stages
+from shardwise.planning.choosing import Fusing, steps_costs
+from shardwise.planning.fuse import checked, fused_steps
+from shardwise.planning.plan import Ranking, ranking
+from shardwise.planning.prices import Costs
+from shardwise.planning.problem import Problem, costs_of, problem
+
+CHAIN = "A[I_x, J_y] · B[J_y, K] · D[K, L_x] · E[L_x, M_y] -> C[I_x, M_y]"
+SIZES = {"I": 8192, "J": 1024, "K": 2048, "L": 4096, "M": 512}
+
+
+def told(ranked: Ranking) -> list[tuple[str, float]]:
+    return [(str(candidate.program), candidate.estimate.seconds) for candidate in ranked]
+
+
+def tasks() -> list[Problem]:
+    some = [drawn("three operands, two axes", number)[1] for number in range(12)]
+    chains = [problem(parse(CHAIN), SIZES, "x=4, y=2", name) for name in ("tpu-v5e", "h100", "cpu")]
+    return [*some, *chains, dataclasses.replace(chains[0], memory_limit=5e7)]
+
+
+@pytest.mark.parametrize("task", tasks(), ids=str)
+def test_a_bound_from_one_order_leaves_out_no_candidate(task, monkeypatch):
+    try:
+        bounded = told(ranking(task))
+    except PlanError:
+        return
+    monkeypatch.setattr(stages, "_bound_of_one_order", lambda stage, leaves: math.inf)
+    assert told(ranking(task)) == bounded
+
+
+def test_a_graph_that_grew_too_large_is_made_anew(monkeypatch):
+    task = problem(parse("A[I_x, J_y] · B[J_y, K] -> C[I_x, K]"), {"I": 64, "J": 64, "K": 64}, "x=4, y=2", "h100")
+    before, found = graph.graph_of(("x", "y")), told(ranking(task))
+    monkeypatch.setattr(graph, "MOST_KEPT", 0)
+    graph.graph_of(("x", "y"))
+    assert graph.graph_of(("x", "y")) is not before
+    assert told(ranking(task)) == found
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_a_collective_costs_the_same_in_whatever_order_its_axes_are_named(name):
+    """So that the search prices those of a set of axes once."""
+    costs = Costs(hardware(name), Mesh.parse("x=2, y=4, z=2"), "bfloat16")
+    for kind in ("all-gather", "reduce-scatter", "all-reduce", "all-to-all"):
+        for axes in itertools.chain(itertools.combinations("xyz", 2), itertools.combinations("xyz", 3)):
+            prices = {costs.collective(kind, order, 2.0**20, 2.0**24) for order in itertools.permutations(axes)}
+            assert max(prices) == pytest.approx(min(prices), rel=1e-12)
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_no_fused_program_is_faster_than_what_it_takes_unplayed(number):
+    random = Random(number)
+    case = random_case(random, elements=10**9, factors=(1, 8, 64, 512), hardware=("tpu-v5e", "tpu-v5p", "tpu-v7x", "h100"))
+    task = problem(case.equation, case.sizes, case.mesh, case.hardware, overlap=False)
+    fusing = Fusing(task, costs_of(task))
+    for source in ranking(task):
+        kept = steps_costs(source)
+        for steps in fused_steps(source.program, task.sizes):
+            program = checked(source.program, steps)
+            if program is not None:
+                played = fusing.fastest_forms(program)
+                assert fusing.unplayed(steps, kept) <= fusing.at_least(program, played, kept)
