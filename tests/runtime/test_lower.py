@@ -1,0 +1,30 @@
+"""Collectives as devices of their own have them: an all-to-all that joins a dimension of one row."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.runtime.lower import _Tiled
+
+SHAPES = ((1, 8, 12), (8, 1, 12), (8, 12, 1))
+
+
+@pytest.mark.parametrize(("shape", "split"), [(shape, k) for shape, k in itertools.product(SHAPES, range(3)) if shape[k] != 1])
+def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tuple[int, ...], split: int):
+    mesh, concat = sw.make_mesh("x=4"), shape.index(1)
+    whole = np.arange(4 * np.prod(shape), dtype=np.float32).reshape([4 * n if n == 1 else n for n in shape])
+    before, after = ([f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK")] for at in (concat, split))
+    specs = [sw.Layout.parse(", ".join(dims)).spec for dims in (before, after)]
+    moved = jax.shard_map(
+        lambda shard: _Tiled().all_to_all(shard, split, concat, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
+    )  # fmt: skip
+    given = sw.put(whole, ", ".join(before), mesh)
+    np.testing.assert_array_equal(moved(given), whole)
+    assert moved(given).sharding.spec == specs[1]
+    with jax.set_mesh(mesh):
+        np.testing.assert_array_equal(jax.grad(lambda array: (moved(array) ** 2).sum())(given), 2 * whole)
