@@ -311,9 +311,8 @@ class _Tiled:
         if array.shape[concat] != 1:
             return lax.all_to_all(array, axes, split_axis=split, concat_axis=concat, tiled=True)
         # What arrives is the dimension: joined to one of size 1, TPU compilers lay out every row as a tile of its own.
-        rows, at = lax.squeeze(array, [concat]), split - (concat < split)
-        shape = (*rows.shape[:at], lax.axis_size(axes), -1, *rows.shape[at + 1 :])
-        return lax.all_to_all(rows.reshape(shape), axes, split_axis=at, concat_axis=concat)
+        blocks = _cut(lax.squeeze(array, [concat]), split - (concat < split), lax.axis_size(axes))
+        return jnp.moveaxis(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True), 0, concat)
 
 
 class _Blocked(_Tiled):
