@@ -15,8 +15,8 @@ from shardwise.compiled.lock import Entry, Lock, Made
 from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, leading, one_line
 from shardwise.evidence import compiled, made_by, start, versions
 from shardwise.mesh import Mesh
-from shardwise.planning.explain import bytes_text
 from shardwise.projects import project_of
+from shardwise.units import bytes_text
 
 FILE = "comms.lock"
 

@@ -313,8 +313,8 @@ def _show(equation: Equation, arrays: list[Any], result: Any, outcome: Outcome, 
     import dataclasses
 
     from shardwise.pictures.live import lying
-    from shardwise.planning.explain import seconds_text
     from shardwise.runtime.padding import true_shape
+    from shardwise.units import seconds_text
 
     for operand, array in zip((*equation.operands, equation.result), (*arrays, result), strict=True):
         drawn = lying(array.sharding, array.shape, true=true_shape(array))

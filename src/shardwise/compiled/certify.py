@@ -12,8 +12,8 @@ from shardwise.compiled.facts import Collective
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.explain import bytes_text
 from shardwise.schedule.places import Pairs
+from shardwise.units import bytes_text
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -90,7 +90,7 @@ def kept(audit: Audit, plan: Any) -> str:
     more = audit.total_wire_bytes - sum(step.wire_bytes for step in planned_collectives(plan))
     if not more:
         return "compiled as planned: the same collectives, axes and bytes"
-    amount = f"{_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+    amount = f"{bytes_text(abs(more))} {'more' if more > 0 else 'less'}"
     return f"compiled as planned: the same collectives, axes and elements, which the compiler sends in its own way: {amount}"
 
 
@@ -100,8 +100,9 @@ def _said_differences(
     """What of one kind over the same axes is not as planned: their number, elements, dtype, who sends to whom."""
     once = {(collective.computation, collective.name): collective for collective in compiled}
     sent = sum(collective.wire_bytes for collective in once.values())
-    bytes_planned = sum(step.wire_bytes for step in planned)
-    yield f"{_said(key)}: {len(planned)} planned with {_bytes(bytes_planned)}, {len(compiled)} compiled with {_bytes(sent)}"
+    asked = sum(step.wire_bytes for step in planned)
+    counts = f"{len(planned)} planned with {bytes_text(asked)}, {len(compiled)} compiled with {bytes_text(sent)}"
+    yield f"{_said(key)}: {counts}"
     yield from (f"    planned, and not compiled: {move}" for move in missing)
     yield from (f"    compiled, and not planned: {move}" for move in other)
     yield from (f"    {line(collective)}" for collective in once.values())
@@ -213,9 +214,9 @@ def assert_fits(audit: Audit, on: Any) -> None:
         raise AuditMismatchError(f"{audit.name}: the compiler says nothing of its memory")
     have = chip.memory_bytes.value / chip.devices_per_chip
     if audit.memory.peak > have:
-        parts = f"arguments {_bytes(audit.memory.arguments)}, outputs {_bytes(audit.memory.outputs)}, "
-        parts += f"temporaries {_bytes(audit.memory.temporaries)}"
-        faults = [f"{_bytes(audit.memory.peak)} needed ({parts}), {_bytes(have)} there on each {chip.title}"]
+        parts = f"arguments {bytes_text(audit.memory.arguments)}, outputs {bytes_text(audit.memory.outputs)}, "
+        parts += f"temporaries {bytes_text(audit.memory.temporaries)}"
+        faults = [f"{bytes_text(audit.memory.peak)} needed ({parts}), {bytes_text(have)} there on each {chip.title}"]
         _fail(audit, "a device has not enough memory", faults)
 
 
@@ -223,17 +224,13 @@ def line(collective: Collective) -> str:
     """One collective on a line: what, over what, how much, from where."""
     trips = "" if collective.trips == 1 else f", {collective.trips or 'unknown'} trips"
     shape = f"{collective.dtype}[{','.join(map(str, collective.shape))}]"
-    said = f"{_said((collective.kind, collective.axes))} {shape}, {_bytes(collective.wire_bytes)}{trips}"
+    said = f"{_said((collective.kind, collective.axes))} {shape}, {bytes_text(collective.wire_bytes)}{trips}"
     return f"{said}, {collective.source}" + (" (nearby)" if collective.inferred else "")
 
 
 def _said(key: Key) -> str:
     name, axes = key
     return name if axes == ("*",) else f"{name} over {', '.join(axes) or 'no axis that is known'}"
-
-
-def _bytes(count: float) -> str:
-    return bytes_text(count)
 
 
 def _refuse_unread(audit: Audit) -> None:

@@ -11,7 +11,7 @@ from shardwise.compiled.facts import Line, Work
 from shardwise.compiled.uneven import Uneven
 from shardwise.compiled.wastes import Kind, Waste, wastes
 from shardwise.errors import counted
-from shardwise.planning.explain import bytes_text
+from shardwise.units import bytes_text
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit

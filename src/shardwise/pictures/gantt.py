@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
-from shardwise.planning.explain import bytes_text, seconds_text
+from shardwise.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from shardwise.schedule.timeline import Span, Timeline

@@ -16,7 +16,7 @@ from shardwise.errors import ArrayError, counted
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.pictures.picture import Picture, Table
-from shardwise.planning.explain import bytes_text
+from shardwise.units import bytes_text
 
 MOST_LEAVES = 200
 

@@ -15,11 +15,12 @@ from shardwise.pictures.flows import movement
 from shardwise.pictures.picture import Arrow, Board, Part, Picture, Sign, Strip, Table, Words
 from shardwise.pictures.placement import Placement
 from shardwise.planning.agreement import long, notes
-from shardwise.planning.explain import bytes_text, ranking_rows, seconds_text
+from shardwise.planning.explain import ranking_rows
 from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.problem import routes_of
 from shardwise.program import Program
 from shardwise.steps import Fused, Step, collectives_of, consumed, describe, moved_axes, parts, touched
+from shardwise.units import bytes_text, seconds_text
 
 MOST_CARDS = 4  # devices before and after a transfer
 SMALL = 6  # rows and columns of blocks of one of many boards

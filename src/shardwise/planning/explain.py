@@ -24,34 +24,7 @@ from shardwise.steps import (
     moved_axes,
     touched,
 )
-
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-
-
-def seconds_text(seconds: float) -> str:
-    """Seconds with three figures and a unit that fits.
-
-    >>> seconds_text(0.000328)
-    '328 us'
-    """
-    for unit, name in _UNITS:
-        if seconds >= 0.9995 * unit:
-            return f"{seconds / unit:.3g} {name}"
-    return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.3g} ns"
-
-
-def bytes_text(count: float) -> str:
-    """Bytes with three figures and a decimal unit.
-
-    >>> bytes_text(134217728)
-    '134 MB'
-    """
-    for unit, name in _BYTES:
-        if count >= unit:
-            scaled = count / unit
-            return f"{scaled:.0f} {name}" if scaled >= 100 or unit == 1 else f"{scaled:.3g} {name}"
-    return "0 B"
+from shardwise.units import bytes_text, seconds_text
 
 
 def summary(program: Program) -> str:

@@ -42,12 +42,12 @@ from shardwise.pictures.tours.scenes import (
     Tour,
 )
 from shardwise.planning.agreement import notes, short
-from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.formulas import Priced, costs_on, formulas
 from shardwise.planning.plan import rank, ranking
 from shardwise.planning.problem import DTYPE, problem
 from shardwise.reference import run
 from shardwise.steps import collectives_of, describe, moved_axes
+from shardwise.units import bytes_text, seconds_text
 
 MOST_ROWS = 8  # of a table, one for each device
 MOST_PROGRAMS = 5
