@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import writing
-from shardwise.compiled.lock import Made
+from shardwise.commands.bench_overlap import measured, measured_pair
+from shardwise.commands.making import start, versions
+from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
-from shardwise.evidence import start, versions
 from shardwise.measure.overlap import (
     HEAD,
     KINDS,
@@ -38,7 +39,6 @@ from shardwise.measure.overlap import (
     sentences,
     summarised,
 )
-from shardwise.overlapping import measured, measured_pair
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 PAIR = {"I": 8192, "J": 4096, "F": 16384}  # rows, model, hidden

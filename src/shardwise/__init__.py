@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardwise.api import Plan, einsum, plan, put, reshard, show
     from shardwise.chips import Hardware, hardware
     from shardwise.chips.topology import Topology
+    from shardwise.commands.report import Report, report
     from shardwise.compiled.audit import Audit
     from shardwise.compiled.compiling import audit, rehearse
     from shardwise.errors import ShardwiseError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from shardwise.mesh import Mesh
     from shardwise.notation import Equation, parse
     from shardwise.program import Program
-    from shardwise.reporting import Report, report
     from shardwise.runtime import random, spmd
     from shardwise.runtime.checking import Check, check
     from shardwise.runtime.devices import make_mesh, simulate
@@ -42,7 +42,7 @@ _HOMES = {
     "Mesh": "shardwise.mesh",
     "Plan": "shardwise.api",
     "Program": "shardwise.program",
-    "Report": "shardwise.reporting",
+    "Report": "shardwise.commands.report",
     "ShardwiseError": "shardwise.errors",
     "Timeline": "shardwise.schedule.timeline",
     "Topology": "shardwise.chips.topology",
@@ -55,7 +55,7 @@ _HOMES = {
     "plan": "shardwise.api",
     "put": "shardwise.api",
     "rehearse": "shardwise.compiled.compiling",
-    "report": "shardwise.reporting",
+    "report": "shardwise.commands.report",
     "reshard": "shardwise.api",
     "show": "shardwise.api",
     "simulate": "shardwise.runtime.devices",

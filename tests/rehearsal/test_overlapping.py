@@ -7,9 +7,9 @@ import json
 import pytest
 
 from shardwise.cli import main
+from shardwise.commands.bench_overlap import _local, measured_pair
 from shardwise.measure.overlap import KINDS, Case, row_of
 from shardwise.notation import parse
-from shardwise.overlapping import _local, measured_pair
 from shardwise.planning.explain import summary
 from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem

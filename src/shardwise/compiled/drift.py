@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwise.compiled.lock import MEMORY_TOLERANCE, Entry, Row, row_order
+from shardwise.compiled.lockfile import MEMORY_TOLERANCE, Entry, Row, row_order
 from shardwise.errors import counted, leading, one_line
 from shardwise.layout import Axes
 from shardwise.units import bytes_text

@@ -11,9 +11,10 @@ from typing import Any
 
 from shardwise import api, writing
 from shardwise.chips.topology import Topology
-from shardwise.compiled.lock import Made
+from shardwise.commands.making import start, versions
+from shardwise.commands.session import progress
+from shardwise.compiled.lockfile import Made
 from shardwise.errors import HardwareError, ShardwiseError
-from shardwise.evidence import start, versions
 from shardwise.measure import overlap
 from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
 from shardwise.notation import parse
@@ -22,7 +23,6 @@ from shardwise.planning.plan import Candidate
 from shardwise.planning.prices import einsum_flops
 from shardwise.planning.problem import Problem
 from shardwise.program import Program, unfused
-from shardwise.session import progress
 from shardwise.steps import Automatic, Einsum
 
 PAIRED = 2  # of each product's candidates, put together for the gradient of a pair

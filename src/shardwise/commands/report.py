@@ -7,8 +7,9 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise import __version__, writing
+from shardwise import __version__, api, writing
 from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
+from shardwise.notation import parse, parse_sizes, sizes_padded_on
 from shardwise.planning.plan import Ranking
 from shardwise.planning.problem import DTYPE
 
@@ -92,9 +93,6 @@ def _check_audit(plan: Ranking, audit: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write a report as the command line says."""
-    from shardwise import api
-    from shardwise.notation import parse, parse_sizes, sizes_padded_on
-
     writing.check(options.output)
     path = check_form(options.output)
     sizes = parse_sizes(options.sizes)
@@ -119,7 +117,7 @@ def _hardware_of(target: str | None) -> str | None:
 
 
 def _rehearsed(plan: Any, target: str) -> Audit:
-    from shardwise.evidence import rehearsed
+    from shardwise.commands.rehearse import rehearsed
 
     return rehearsed(plan, target)
 
