@@ -34,7 +34,8 @@ from shardwise.errors import FileError
 from shardwise.measure.overlap import row_of
 from shardwise.mesh import Mesh
 from shardwise.notation import parse_operand
-from shardwise.pictures.seeing import picture_of, written
+from shardwise.pictures.picture import picture_of
+from shardwise.pictures.seeing import written
 from shardwise.runtime import files
 
 WRITES = 3.0  # so many of them a writer may make before it is killed

@@ -13,7 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from shardwise import views
+from shardwise.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from shardwise.api import Plan, einsum, plan, put, reshard, show
@@ -65,6 +66,32 @@ _HOMES = {
 _MODULES = {"random": "shardwise.runtime.random", "spmd": "shardwise.runtime.spmd"}
 
 __all__ = [*_HOMES, *_MODULES]
+
+
+# What draws a value, by form and class: values know none of their renderers, which are imported when they are first asked for.
+views.offer(
+    {
+        "text": {
+            "Audit": "shardwise.compiled.table:table",
+            "Candidate": "shardwise.planning.explain:steps",
+            "Picture": "shardwise.pictures.text:text",
+            "Ranking": "shardwise.planning.explain:explain",
+            "Timeline": "shardwise.schedule.gantt:drawn",
+        },
+        "trace": {"Timeline": "shardwise.schedule.chrome:trace"},
+        "blocks": {"Placement": "shardwise.pictures.boards:blocks"},
+        "picture": {
+            "Audit": "shardwise.pictures.audits:audit_picture",
+            "Parameters": "shardwise.pictures.parameters:Parameters.picture",
+            "Placement": "shardwise.pictures.boards:placed",
+            "Ranking": "shardwise.pictures.plans:plan_picture",
+            "Timeline": "shardwise.pictures.gantt:timeline_picture",
+            "object": "shardwise.pictures.picture:words_of",
+        },
+        "svg": {"object": "shardwise.pictures.svg:shown_as_svg"},
+        "html": {"object": "shardwise.pictures.page:notebook"},
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -55,12 +55,6 @@ class Plan(Ranking):
         function.__signature__ = inspect.signature(planned)  # type: ignore[attr-defined]
         return function
 
-    def _repr_html_(self) -> str | None:
-        from shardwise.pictures.page import notebook
-        from shardwise.pictures.plans import plan_picture
-
-        return notebook(lambda: plan_picture(self))
-
 
 def plan(
     equation: str, *, sizes: Mapping[str, int], mesh: Any, hardware: str | Hardware | None = None,

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shardwise import __version__
 from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
+from shardwise.version import VERSION
 
 if TYPE_CHECKING:
     from shardwise.planning.plan import Candidate
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Start here:\n  {EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # an example must stay on its line
     )
-    parser.add_argument("--version", action="version", version=f"shardwise {__version__}")
+    parser.add_argument("--version", action="version", version=f"shardwise {VERSION}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     planning = commands.add_parser(

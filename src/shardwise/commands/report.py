@@ -7,11 +7,12 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise import __version__, api, writing
+from shardwise import api, writing
 from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
 from shardwise.notation import parse, parse_sizes, sizes_padded_on
 from shardwise.planning.plan import Ranking
 from shardwise.planning.problem import DTYPE
+from shardwise.version import VERSION
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -80,7 +81,7 @@ def report(plan: Ranking, audit: Audit | None = None) -> Report:
         _check_audit(plan, audit)
     title = str(plan.task.equation)
     told = sheet(plan, source(plan.best.program, title, sizes=plan.task.sizes), audit)
-    return Report(one_line(title), report_page(told, __version__))
+    return Report(one_line(title), report_page(told, VERSION))
 
 
 def _check_audit(plan: Ranking, audit: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware, Torus
+from shardwise.compiled.contents import Contents, chip_of
 from shardwise.compiled.facts import Collective
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
@@ -16,14 +17,13 @@ from shardwise.schedule.places import Pairs
 from shardwise.units import bytes_text
 
 if TYPE_CHECKING:
-    from shardwise.compiled.audit import Audit
     from shardwise.compiled.expected import Planned
 
 Key = tuple[str, Axes]
 SHOWN = 8  # pairs of a permute
 
 
-def assert_only(audit: Audit, expected: Mapping[str, Any]) -> None:
+def assert_only(audit: Contents, expected: Mapping[str, Any]) -> None:
     """See `Audit.assert_only`."""
     _refuse_unread(audit)
     wanted = _wanted(expected, audit.mesh)
@@ -61,7 +61,7 @@ def axes_given(axes: Any, mesh: Mesh) -> Axes:
     return tuple(sorted(parts, key=lambda part: names.index(part.split(":")[0])))
 
 
-def assert_matches(audit: Audit, plan: Any) -> None:
+def assert_matches(audit: Contents, plan: Any) -> None:
     """See `Audit.assert_matches`."""
     _refuse_unread(audit)
     planned: dict[Key, list[Planned]] = defaultdict(list)
@@ -83,7 +83,7 @@ def assert_matches(audit: Audit, plan: Any) -> None:
     _fail(audit, "the compiled program is not the planned one", faults)
 
 
-def kept(audit: Audit, plan: Any) -> str:
+def kept(audit: Contents, plan: Any) -> str:
     """What to say of a program that was compiled as planned: also what its compiler sends more, or less, in its own way."""
     from shardwise.compiled.expected import planned_collectives  # imports JAX, which pictures of audits do not need
 
@@ -189,7 +189,7 @@ def _also_sent_as(dtype: str, hardware: Hardware | None) -> tuple[str, ...]:
     return ("bfloat16",) if dtype == "float32" and _is_tpu(hardware) else ()
 
 
-def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int | None) -> None:
+def assert_overlapped(audit: Contents, kind: str | None, *, axes: Any, least: int | None) -> None:
     """See `Audit.assert_overlapped`."""
     over = None if axes is None else axes_given(axes, audit.mesh)
     chosen = [
@@ -205,10 +205,8 @@ def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int |
         _fail(audit, "transfers that nothing hides", faults + [f"    {line(collective)}" for collective in bare])
 
 
-def assert_fits(audit: Audit, on: Any) -> None:
+def assert_fits(audit: Contents, on: Any) -> None:
     """See `Audit.assert_fits`."""
-    from shardwise.compiled.audit import chip_of
-
     chip = chip_of(audit, on)
     if audit.memory is None:
         raise AuditMismatchError(f"{audit.name}: the compiler says nothing of its memory")
@@ -233,13 +231,13 @@ def _said(key: Key) -> str:
     return name if axes == ("*",) else f"{name} over {', '.join(axes) or 'no axis that is known'}"
 
 
-def _refuse_unread(audit: Audit) -> None:
+def _refuse_unread(audit: Contents) -> None:
     """What could not be read might be what is asserted not to be there."""
     if audit.unread:
         _fail(audit, f"{counted(len(audit.unread), 'thing')} could not be read", [str(unread) for unread in audit.unread])
 
 
-def _fail(audit: Audit, what: str, faults: Iterable[str]) -> None:
+def _fail(audit: Contents, what: str, faults: Iterable[str]) -> None:
     lines = list(faults)
     if lines:
         raise AuditMismatchError("\n".join([f"{audit.name} on {audit.target}: {what}", *(f"  {text}" for text in lines)]))

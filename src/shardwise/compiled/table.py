@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from shardwise.compiled.audit import Audit
 from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
 from shardwise.compiled.findings import REPEATED, Finding
 from shardwise.errors import counted, leading, one_line
+from shardwise.schedule.timeline import Timeline
 from shardwise.units import bytes_text, flops_text, seconds_text
-
-if TYPE_CHECKING:
-    from shardwise.compiled.audit import Audit
-    from shardwise.schedule.timeline import Timeline
 
 MOST_ROWS = 40
 MOST_FINDINGS = 10

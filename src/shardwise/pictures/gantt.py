@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
+from shardwise.schedule.gantt import totals
+from shardwise.schedule.timeline import Span, Timeline
 from shardwise.units import bytes_text, seconds_text
-
-if TYPE_CHECKING:
-    from shardwise.schedule.timeline import Span, Timeline
 
 WORDS = {
     "product": "products", "compute": "other work", "wait": "waiting for transfers: exposed",
@@ -20,8 +18,6 @@ WORDS = {
 
 def timeline_picture(timeline: Timeline) -> Picture:
     """A timeline with its sums, its lanes, and what of each collective work hides."""
-    from shardwise.schedule.gantt import totals
-
     title = f"{timeline.name} on {timeline.hardware}"
     chart = timeline_lanes(timeline)
     parts = (chart, _shares(timeline)) if timeline.shares else (chart,)
@@ -30,8 +26,6 @@ def timeline_picture(timeline: Timeline) -> Picture:
 
 def timeline_lanes(timeline: Timeline) -> Lanes:
     """The lanes alone, with their sums and what was assumed."""
-    from shardwise.schedule.gantt import totals
-
     whole = timeline.step_seconds
     lanes = tuple(
         Lane(name, tuple(_bars(timeline, name)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")

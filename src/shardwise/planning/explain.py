@@ -160,6 +160,11 @@ def _said(best: Candidate, other: Candidate) -> str:
     return f"{other.seconds / best.seconds:.3g}x the time of the best, as compiled"
 
 
+def steps(candidate: Candidate) -> str:
+    """The steps of a candidate, a line for each."""
+    return "\n".join(map(one_line, steps_text(candidate)))
+
+
 def steps_text(candidate: Candidate) -> list[str]:
     """The steps of a candidate with layouts before and after, and the seconds and bytes of each."""
     program = candidate.program

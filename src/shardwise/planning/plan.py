@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.errors import LayoutError, PlanError, ProgramError, one_line
+from shardwise import views
+from shardwise.errors import LayoutError, PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.notation import Operand
 from shardwise.planning.cost import Estimate, estimate
@@ -19,6 +20,7 @@ from shardwise.planning.overlap import ring_cost
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.stages import Programs, programs_of
+from shardwise.planning.timelines import estimated_timeline
 from shardwise.program import Program, sums_stay_whole
 from shardwise.schedule.timeline import Timeline
 from shardwise.steps import (
@@ -67,16 +69,11 @@ class Candidate:
         Raises:
             PlanError: it is the compiler's own program, which has no steps to be played.
         """
-        from shardwise.planning.timelines import estimated_timeline
-
         if self.task is None or self.is_compilers_own:
             raise PlanError("the compiler's own choice has no timeline before it is compiled: take that of `confirmed`")
         return estimated_timeline(self.program, self.estimate, self.task)
 
-    def __str__(self) -> str:
-        from shardwise.planning.explain import steps_text
-
-        return "\n".join(map(one_line, steps_text(self)))
+    __str__ = views.text
 
 
 def rank(task: Problem) -> tuple[Candidate, ...]:
@@ -363,12 +360,7 @@ class Ranking:
 
     def explain(self) -> str:
         """Every candidate with its cost, what the ones not chosen lose, and the best one step by step."""
-        from shardwise.planning.explain import explain
+        return views.text(self)
 
-        return explain(self)
-
-    def __str__(self) -> str:
-        return self.explain()
-
-    def __repr__(self) -> str:
-        return self.explain()
+    __str__ = __repr__ = explain
+    _repr_html_ = views.html

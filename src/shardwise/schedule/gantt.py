@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
 
 from shardwise.errors import one_line
-
-if TYPE_CHECKING:
-    from shardwise.schedule.timeline import Span, Timeline
+from shardwise.schedule.timeline import Span, Timeline
 
 MARKS = {"compute": "#", "product": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
 LEGEND = "M products, # other work, . waiting, = collectives, - copies between memories"
