@@ -29,7 +29,7 @@ from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
 from shardwise.planning.agreement import ALL, CLOSE, FILE, SMALL, kind_of
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import Candidate
+from shardwise.planning.ranking import Candidate
 from shardwise.steps import Automatic, Fused
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"

@@ -59,7 +59,7 @@ def timed(function: Callable[[], object]) -> float:
 def plan_rows() -> list[tuple[str, tuple[str, str, str]]]:
     """Each plan in processes of its own for the first call, and repeated in this one."""
     import shardwise as sw
-    from shardwise.planning.plan import ranked
+    from shardwise.planning.ranking import ranked
 
     rows = []
     for name, equation, mesh, hardware in PLANS:

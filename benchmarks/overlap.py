@@ -21,7 +21,7 @@ from shardwise.commands.bench_overlap import measured, measured_pair
 from shardwise.commands.making import start, versions
 from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
-from shardwise.measure.overlap import (
+from shardwise.measure.overlap_rows import (
     HEAD,
     KINDS,
     MODELLED,

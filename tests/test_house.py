@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -52,6 +53,11 @@ def test_a_file_begins_by_saying_what_lives_there(path: Path):
 def test_a_file_is_a_small_room(path: Path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= 450, f"{name(path)} has {lines} lines: split it by what its parts are about"
+
+
+def test_no_two_modules_share_a_name():
+    names = Counter(name.rpartition(".")[2] for name in MODULES)
+    assert [name for name, count in names.items() if count > 1] == [], "say what each holds"
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -12,8 +12,8 @@ from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line,
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
-from shardwise.planning.plan import Candidate, Ranking, ranked
 from shardwise.planning.problem import DTYPE, problem
+from shardwise.planning.ranking import Candidate, Ranking, ranked
 
 if TYPE_CHECKING:
     import jax

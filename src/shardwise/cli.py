@@ -17,7 +17,7 @@ from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted
 from shardwise.version import VERSION
 
 if TYPE_CHECKING:
-    from shardwise.planning.plan import Candidate
+    from shardwise.planning.ranking import Candidate
 
 EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
 GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.

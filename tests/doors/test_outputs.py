@@ -170,7 +170,7 @@ def test_rows_are_written_after_every_case_and_passed_on_once(monkeypatch, capfd
     monkeypatch.setattr(bench_overlap, "_print", lambda *_, **__: None)
     monkeypatch.setattr(bench_overlap, "versions", lambda _: {})
     for name in ("facts_of", "summarised", "sentences"):
-        monkeypatch.setattr(bench_overlap.overlap, name, lambda found: [] if isinstance(found, list) else "row")
+        monkeypatch.setattr(bench_overlap.overlap_rows, name, lambda found: [] if isinstance(found, list) else "row")
     monkeypatch.setattr(bench_overlap.dataclasses, "asdict", lambda _: {})
     written = []
     real = writing.write

@@ -19,15 +19,15 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse, parse_operand
 from shardwise.pictures.audits import audit_picture
-from shardwise.pictures.gantt import ticks, timeline_picture
+from shardwise.pictures.lanes import ticks, timeline_picture
 from shardwise.pictures.picture import Arrow, Bar, Board, Lane, Lanes, Movement, Picture, Strip, Table, Words
+from shardwise.pictures.plain_text import text
 from shardwise.pictures.plans import plan_picture, program_picture
 from shardwise.pictures.sheet import sheet
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_chart import joined
-from shardwise.pictures.text import text
-from shardwise.planning.plan import Ranking, rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import Ranking, rank
 from shardwise.program import Program
 from shardwise.steps import Automatic, collectives_of, parts
 

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import AxisType
 
 import shardwise as sw
-from shardwise.planning.plan import Candidate
+from shardwise.planning.ranking import Candidate
 from shardwise.runtime import execute
 from shardwise.steps import AllToAll, CollectivePermute, kind
 

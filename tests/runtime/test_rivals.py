@@ -8,7 +8,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.measure import rivals
-from shardwise.measure.overlap import KINDS, PAIR
+from shardwise.measure.overlap_rows import KINDS, PAIR
 from shardwise.notation import parse
 
 SIZES = {"I": 16, "J": 8, "K": 24, "F": 32}

@@ -15,13 +15,13 @@ from shardwise.commands.making import start, versions
 from shardwise.commands.session import progress
 from shardwise.compiled.lockfile import Made
 from shardwise.errors import HardwareError, ShardwiseError
-from shardwise.measure import overlap
-from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
+from shardwise.measure import overlap_rows
+from shardwise.measure.overlap_rows import HEAD, MODELLED, Case, Pair, Ran, Row
 from shardwise.notation import parse
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import Candidate
 from shardwise.planning.prices import einsum_flops
 from shardwise.planning.problem import Problem
+from shardwise.planning.ranking import Candidate
 from shardwise.program import Program, unfused
 from shardwise.steps import Automatic, Einsum
 
@@ -31,7 +31,7 @@ PAIRED = 2  # of each product's candidates, put together for the gradient of a p
 def run(options: argparse.Namespace) -> int:
     """Compile the corpus, or a part of it, for a target, and print a row for each case as it comes."""
     target = str(_known(options.on))
-    wanted = overlap.cases(target, options.kinds, options.sizes)
+    wanted = overlap_rows.cases(target, options.kinds, options.sizes)
     if options.json is not None:
         writing.check(options.json)
     start([Made("bench-overlap", on=target)])
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         # A file holds the rows so far; what passes them on, as a pipe, is given all at once.
         if options.json is not None and (len(rows) == len(wanted) or not writing.streams(options.json)):
             _write(options.json, target, rows)
-    print("\n" + "\n".join(overlap.sentences(overlap.summarised(rows))))
+    print("\n" + "\n".join(overlap_rows.sentences(overlap_rows.summarised(rows))))
     return 0
 
 
@@ -62,7 +62,8 @@ def _print(row: Row, first: bool) -> None:
     widths = [max(len(name), 16 if name == "I x J x K" else 6) for name in head]
     if first:
         print("  ".join(name.ljust(width) for name, width in zip(head, widths, strict=True)).rstrip())
-    print("  ".join(cell.ljust(width) for cell, width in zip(overlap.cells(row), widths, strict=True)).rstrip(), flush=True)
+    cells = zip(overlap_rows.cells(row), widths, strict=True)
+    print("  ".join(cell.ljust(width) for cell, width in cells).rstrip(), flush=True)
 
 
 def _write(path: str, target: str, rows: list[Row]) -> None:
@@ -70,8 +71,8 @@ def _write(path: str, target: str, rows: list[Row]) -> None:
         "on": target,
         "times": f"microseconds, {MODELLED}",
         "versions": versions(target),
-        "rows": [overlap.facts_of(row) for row in rows],
-        "summary": dataclasses.asdict(overlap.summarised(rows)),
+        "rows": [overlap_rows.facts_of(row) for row in rows],
+        "summary": dataclasses.asdict(overlap_rows.summarised(rows)),
     }
     text = json.dumps(facts, ensure_ascii=False, indent=2) + "\n"
     writing.keeping(path, lambda place: writing.write(place, text))
@@ -84,11 +85,11 @@ def measured(case: Case) -> Row:
     """Plan a case and confirm the plan, and compile what it is compared with."""
     from shardwise.compiled.compiling import rehearse
     from shardwise.compiled.confirming import rehearsed, tried
-    from shardwise.compiled.targets.devices import target_mesh
+    from shardwise.compiled.targets.unattached import target_mesh
     from shardwise.measure import rivals
 
     topology = Topology.parse(case.target)
-    equation = overlap.KINDS[case.kind]
+    equation = overlap_rows.KINDS[case.kind]
     plan = _planned(equation, case.sizes, topology)
     task, plains = plan.task, _planned(equation, case.sizes, topology, overlap=False).candidates
     mesh = rivals.on_auto(target_mesh(topology, task.mesh))
@@ -101,7 +102,7 @@ def measured(case: Case) -> Row:
     plain = _plain(chosen, plains)
     whole = compiled[plain][1] if plain in compiled else ran(rehearsed(task, plain, topology))
     matmul = local_seconds(task, plain, topology)
-    written, best = overlap.bounds(task, case.kind, plains, matmul, chosen.estimate.flops)
+    written, best = overlap_rows.bounds(task, case.kind, plains, matmul, chosen.estimate.flops)
     return Row(
         target=case.target, kind=case.kind, size=case.size, program=summary(chosen.program),
         own=own, textbook=book, ours=ours, plain=whole,
@@ -176,13 +177,13 @@ def measured_pair(target: str, sizes: dict[str, int]) -> Pair:
         sizes: of rows I, of the model J, and of the hidden dimension F.
     """
     from shardwise.compiled.compiling import rehearse
-    from shardwise.compiled.targets.devices import target_mesh
+    from shardwise.compiled.targets.unattached import target_mesh
     from shardwise.measure import rivals
 
     topology = Topology.parse(target)
     grid = target_mesh(topology)
     auto = rivals.on_auto(grid)
-    up, down = (parse(text) for text in overlap.PAIR)
+    up, down = (parse(text) for text in overlap_rows.PAIR)
     operands = (*up.operands, down.operands[1])
     own = ran(rehearse(rivals.own_gradient(up, down, auto), *rivals.shapes(operands, sizes, auto), on=topology))
     args = rivals.shapes(operands, sizes, grid)
@@ -203,7 +204,7 @@ def measured_pair(target: str, sizes: dict[str, int]) -> Pair:
 
 def _pairs(sizes: dict[str, int], topology: Topology, mesh: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
     plans = []
-    for text in overlap.PAIR:
+    for text in overlap_rows.PAIR:
         dims = parse(text).dims
         plans.append(_planned(text, {dim: sizes[dim] for dim in dims}, topology))
     for first, second in itertools.product(*(plan.candidates[:PAIRED] for plan in plans)):

@@ -64,7 +64,7 @@ def rehearsed(plan: Any, on: str, name: str = "") -> Any:
     import jax
 
     from shardwise.compiled import compiling
-    from shardwise.compiled.targets.devices import target_mesh
+    from shardwise.compiled.targets.unattached import target_mesh
 
     task = plan.task
     start([Made(str(task.equation), on=on)])

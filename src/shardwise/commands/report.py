@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from shardwise import api, writing
 from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
 from shardwise.notation import parse, parse_sizes, sizes_padded_on
-from shardwise.planning.plan import Ranking
 from shardwise.planning.problem import DTYPE
+from shardwise.planning.ranking import Ranking
 from shardwise.version import VERSION
 
 if TYPE_CHECKING:

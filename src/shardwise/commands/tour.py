@@ -10,7 +10,7 @@ from shardwise.notation import parse_sizes
 from shardwise.pictures.stepper import step_through
 from shardwise.pictures.tours.all import CASES, COLLECTIVES, tour
 from shardwise.pictures.tours.own import own
-from shardwise.pictures.tours.scenes import Tour
+from shardwise.pictures.tours.stops import Tour
 from shardwise.pictures.tours.telling import document, screens
 from shardwise.planning.problem import DTYPE
 

@@ -14,9 +14,9 @@ from shardwise.compiled import certify
 from shardwise.compiled.contents import Contents, chip_of
 from shardwise.compiled.facts import Argument, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
+from shardwise.compiled.replaying.modelled import timeline
+from shardwise.compiled.replaying.work import flops_per_device, silent_kernels
 from shardwise.compiled.reshapes import Reshape
-from shardwise.compiled.schedule.modelled import timeline
-from shardwise.compiled.schedule.work import flops_per_device, silent_kernels
 from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.uneven import Uneven

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.table import HEAD, below, headline, replayed, rows
-from shardwise.pictures.gantt import timeline_picture
+from shardwise.pictures.lanes import timeline_picture
 from shardwise.pictures.picture import Part, Picture, Table, Words
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.layout import subscript
 from shardwise.pictures.picture import Board, Box, Picture, Tone, Track
 from shardwise.pictures.placement import Placement, devices_text, slice_text
-from shardwise.pictures.text import drawn_board, plain
+from shardwise.pictures.plain_text import drawn_board, plain
 
 MOST_TRACKS = 64  # rows, and columns, of blocks that a picture draws
 STRIP = 16  # blocks in one line before it is folded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.pictures.picture import Table
-from shardwise.planning.plan import Candidate
+from shardwise.planning.ranking import Candidate
 from shardwise.steps import describe
 from shardwise.units import bytes_text
 

@@ -17,7 +17,7 @@ from shardwise.errors import ArrayError, counted
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.pictures.picture import Picture, Table
-from shardwise.pictures.text import text
+from shardwise.pictures.plain_text import text
 from shardwise.units import bytes_text
 
 MOST_LEAVES = 200

@@ -16,8 +16,8 @@ from shardwise.pictures.picture import Arrow, Board, Part, Picture, Sign, Strip,
 from shardwise.pictures.placement import Placement
 from shardwise.planning.agreement import long, notes
 from shardwise.planning.explain import ranking_rows
-from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.problem import routes_of
+from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.program import Program
 from shardwise.steps import Fused, Step, collectives_of, consumed, describe, moved_axes, parts, touched
 from shardwise.units import bytes_text, seconds_text

@@ -155,7 +155,7 @@ def _lane(lane: Lane) -> dict[str, Any]:
 
 def _scale(seconds: float, most: int) -> Iterator[tuple[str, str]]:
     """Round times in one unit, as percents of the whole."""
-    from shardwise.pictures.gantt import ticks
+    from shardwise.pictures.lanes import ticks
 
     unit, name = next(((unit, name) for unit, name in SECONDS if seconds >= unit), SECONDS[-1])
     for share, _ in ticks(seconds, most):

@@ -12,8 +12,8 @@ from shardwise.errors import lines_of, one_line
 from shardwise.pictures.boards import board
 from shardwise.pictures.picture import Picture, Tone
 from shardwise.pictures.placement import Placement
+from shardwise.pictures.plain_text import BOXES, Line, Segment, drawn, drawn_board
 from shardwise.pictures.svg_style import DARK_SHADE, LIGHT, RAMP, SHADES
-from shardwise.pictures.text import BOXES, Line, Segment, drawn, drawn_board
 
 ROLES = {
     "name": "bold", "faint": "dim", "rule": "dim", "product": "bold #0b62a0", "compute": "#6aa9d8", "transfer": "#00a57a",

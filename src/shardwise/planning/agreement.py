@@ -14,8 +14,8 @@ from typing import Any
 
 from shardwise.chips import Hardware, Memory, Switch
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.problem import Problem
+from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.steps import Fused
 
 CLOSE = 0.2  # an estimate is near that is no further from the timeline than this share of it

@@ -1,7 +1,7 @@
 """The rings as `Plan.code()` writes them: plain JAX, of which each function's text is copied as it stands.
 
 Nothing here may lean on this package but on the strands of its schedules, which are copied too, nor on anything but `jnp`,
-`lax` and what `IMPORTS` names. They do what `shardwise.schedule.rings` says, as the rings of `shardwise.runtime.rings` do,
+`lax` and what `IMPORTS` names. They do what `shardwise.schedule.makers` says, as the rings of `shardwise.runtime.rings` do,
 without what makes those fast in every corner: loops, sums in another dtype, derivatives of their own. JAX differentiates
 them as it does anything.
 """

@@ -16,7 +16,7 @@ from shardwise.layout import Layout
 from shardwise.notation import Operand
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
-from shardwise.planning.overlap import ring_cost
+from shardwise.planning.fused_cost import ring_cost
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.stages import Programs, programs_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
-from shardwise.schedule.gantt import totals
 from shardwise.schedule.timeline import Span, Timeline
+from shardwise.schedule.timeline_text import totals
 from shardwise.units import bytes_text, seconds_text
 
 WORDS = {

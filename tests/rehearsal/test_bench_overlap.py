@@ -8,11 +8,11 @@ import pytest
 
 from shardwise.cli import main
 from shardwise.commands.bench_overlap import _local, measured_pair
-from shardwise.measure.overlap import KINDS, Case, row_of
+from shardwise.measure.overlap_rows import KINDS, Case, row_of
 from shardwise.notation import parse
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import unfused
 
 pytestmark = pytest.mark.usefixtures("kept_texts")

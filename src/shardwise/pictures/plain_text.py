@@ -37,7 +37,7 @@ MOST_ROWS = 12  # rows of blocks
 MOST_CELL = 24  # columns of one cell
 MOST_CELLS = 60  # columns of one cell of a table
 MOST_WIRES = 24
-# Of bars on a lane, as `schedule.gantt` writes them.
+# Of bars on a lane, as `schedule.timeline_text` writes them.
 MARKS = {"product": "M", "compute": "#", "wait": ".", "stall": ",", "transfer": "=", "copy": "-", "loop": "~"}
 
 
