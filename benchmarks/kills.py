@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.overlap import row_of
 from shardwise.chips import hardware
 from shardwise.commands import bench_overlap, show
 from shardwise.commands.report import Report
@@ -31,7 +32,6 @@ from shardwise.compiled.replaying.modelled import timeline
 from shardwise.compiled.text.hlo import read as read_text
 from shardwise.compiled.text.reading import collectives
 from shardwise.errors import FileError
-from shardwise.measure.overlap_rows import row_of
 from shardwise.mesh import Mesh
 from shardwise.notation import parse_operand
 from shardwise.pictures.picture import picture_of

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.overlap import Kept, page
+from benchmarks.pairs import PAIR, Pair
 from shardwise.errors import ShardwiseError
 from shardwise.measure import overlap_rows
 from shardwise.measure.overlap_rows import Case, Ran, Row
@@ -97,7 +98,7 @@ def test_the_corpus_is_the_kinds_by_the_sizes():
     assert len(found) == 20 == len(set(found))
     assert found[0] == Case("v5e:2x4", "AG", "16384x1024x2048")
     assert found[0].sizes == {"I": 16384, "J": 1024, "K": 2048}
-    for equation in (*overlap_rows.KINDS.values(), *overlap_rows.PAIR):
+    for equation in (*overlap_rows.KINDS.values(), *PAIR):
         parse(equation)
 
 
@@ -118,7 +119,7 @@ def test_what_is_kept_is_read_again_and_what_is_not_run_is_said(tmp_path):
     path = tmp_path / "overlap.json"
     kept = Kept(path)
     assert "Not run: v5e:2x4, v5p:2x2x2" in page(kept)
-    pair = overlap_rows.Pair("v5e:2x4", "8x8x8", ("up", "down"), ran(4.0), ran(2.0), 1.0)
+    pair = Pair("v5e:2x4", "8x8x8", ("up", "down"), ran(4.0), ran(2.0), 1.0)
     kept.rows, kept.pairs, kept.seconds = [dataclasses.replace(row(), size=overlap_rows.SIZES[0])], [pair], {"v5e:2x4": 3.0}
     kept.write()
     again = Kept(path)

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from benchmarks.overlap import row_of
+from benchmarks.pairs import measured_pair
 from shardwise.cli import main
-from shardwise.commands.bench_overlap import _local, measured_pair
-from shardwise.measure.overlap_rows import KINDS, Case, row_of
+from shardwise.commands.bench_overlap import _local
+from shardwise.measure.overlap_rows import KINDS, Case
 from shardwise.notation import parse
 from shardwise.planning.explain import summary
 from shardwise.planning.problem import problem
