@@ -50,12 +50,6 @@ def plan_picture(ranked: Ranking) -> Picture:
     )
 
 
-def program_picture(program: Program, sizes: Mapping[str, int], title: str = "") -> Picture:
-    """A program alone, step by step."""
-    steps = "; ".join(describe(step) for step in program.steps) or "nothing moves"
-    return Picture(title or f"{program.output}{program.result}", steps, tuple(program_parts(program, sizes)))
-
-
 def program_parts(program: Program, sizes: Mapping[str, int], priced: Candidate | None = None) -> Iterator[Part]:
     """For each step a strip of placements before and after; below a transfer who sends what to whom."""
     if not program.steps:
