@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from shardwise.layout import Axes, Layout
 
 Way = Literal["ring", "bidirectional"]
+_SCOPE = re.compile(r"(?:^|[/(])shardwise/(\d+) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,25 @@ def describe(step: Step) -> str:
             return "the compiler's own choice"
         case _:
             assert_never(step)
+
+
+def scope(number: int, step: Step) -> str:
+    """What the operations of a program's step are called in compiled texts and traces: `jax.named_scope`.
+
+    >>> scope(2, AllGather("A", "I", ("x",)))
+    'shardwise/2 all-gather A'
+    """
+    return f"shardwise/{number} {kind(step)} {touched(step)}"
+
+
+def step_of(op_name: str) -> int | None:
+    """The number of the step that an operation belongs to, by its name in a compiled text; None where it is no step's.
+
+    >>> step_of("jit(f)/shmap_body/shardwise/2 all-gather A/all_gather"), step_of("jit(f)/dot_general")
+    (2, None)
+    """
+    found = _SCOPE.search(op_name)
+    return int(found[1]) if found else None
 
 
 def kind(step: Step) -> str:

@@ -213,7 +213,7 @@ def test_an_audit_with_something_unread_passes_no_assertion():
 
 
 def test_assert_matches_wants_a_plan():
-    with pytest.raises(ShardwiseError, match="takes a plan of"):
+    with pytest.raises(ShardwiseError, match=r"a plan of sw\.plan is needed"):
         audit("ROOT %c = f32[8,8]{1,0} copy(%p)").assert_matches("all of it")
 
 

@@ -39,9 +39,13 @@ from shardwise.steps import (
     ReduceScatter,
     RotateEinsum,
     Way,
+    moved_axes,
+    step_of,
 )
 
 BLOCKS, PLANS = 4, 10
+GATHER, SPREAD = "A[I_x, J] · B[J, K_x] -> C[I, K_x]", "A[I_x, J] · B[J, K] -> C[I, K]"
+SCATTER, ROTATE = "A[I, J_x] · B[J_x, K] -> C[I_x, K]", "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]"
 Plan = tuple[sw.Plan, Candidate]
 
 
@@ -51,6 +55,22 @@ def test_random_plans_are_compiled_as_planned_and_no_tampered_program_passes(blo
     for seed in range(PLANS * block, PLANS * (block + 1)):
         check(seed, None, counts)
     assert counts["tampered programs caught"] >= PLANS
+
+
+@pytest.mark.parametrize("overlap", [False, "ring", "bidirectional", "scatter", "rotate"])
+def test_compiled_collectives_name_their_step_in_derivatives_too(overlap: bool | str):
+    equation = {"scatter": SCATTER, "rotate": ROTATE}.get(str(overlap), SPREAD)
+    plan = planned(equation, "x=4" if overlap != "rotate" else "x=2, y=2", overlap=overlap, I=16, J=16, K=16)
+    audit = compiled(plan, plan.best)
+    numbers = {number for number, step in enumerate(plan.best.program.steps, 1) if moved_axes(step)}
+    assert audit.collectives
+    assert {step_of(each.op_name) for each in audit.collectives} == numbers
+
+    mesh = sw.make_mesh(plan.task.mesh)
+    arrays = [sw.put(jnp.ones((16, 16)), str(operand), mesh) for operand in plan.task.equation.operands]
+    function = plan.function(mesh)
+    derived = sw.audit(jax.value_and_grad(lambda *given: (function(*given) ** 2).sum(), argnums=(0, 1)), *arrays)
+    assert numbers <= {step_of(each.op_name) for each in derived.collectives}
 
 
 def planned(equation: str, mesh: str, dtype: str = "float32", overlap: bool | str = True, **sizes: int) -> sw.Plan:
@@ -70,8 +90,6 @@ def compiled(plan: sw.Plan, candidate: Candidate) -> Audit:
     return sw.audit(plan.function(mesh, candidate), *arguments, mesh=mesh)
 
 
-GATHER, SPREAD = "A[I_x, J] · B[J, K_x] -> C[I, K_x]", "A[I_x, J] · B[J, K] -> C[I, K]"
-SCATTER, ROTATE = "A[I, J_x] · B[J_x, K] -> C[I_x, K]", "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]"
 EINSUM = Einsum(("A", "B"), "C", ("I", "K"))
 
 

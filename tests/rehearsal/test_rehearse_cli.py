@@ -69,12 +69,16 @@ def test_rehearse_an_equation_and_hold_it_to_its_plan(capsys, monkeypatch):
     assert main(["rehearse", *problem]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"{EQUATION} on v5e:2x4, mesh x=8: 7 collectives")
-    assert printed.endswith("compiled as planned: the same collectives, axes and bytes\n")
+    certificate, events = printed.split("\n\n")[-2:]
+    assert certificate == "compiled as planned: the same collectives, axes and bytes"
+    assert re.search(r"^1 multiply while .*matmul 1 ", events, re.MULTILINE)
+    assert not re.search(r"transfer.* -( |$)", events), "a transfer that only one side has"
 
     monkeypatch.setattr(expected, "planned_collectives", lambda plan: [])
     assert main(["rehearse", *problem, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["compiled_as_planned"] is False
+    assert {event["step"] for event in found["events"] if event["kind"] == "transfer"} == {1}
     assert "collective-permute over x: 0 planned" in found["differences"]
 
 

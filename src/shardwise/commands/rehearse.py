@@ -95,16 +95,22 @@ def _show(found: Any, options: argparse.Namespace, plan: Any = None) -> int:
     """Print an audit; of a plan also whether it was compiled as planned: 1 where it was not."""
     from shardwise.compiled.certify import kept
     from shardwise.compiled.export import facts
+    from shardwise.compiled.table import replayed
 
     line: Any = found.timeline(options.hardware) if options.trace is not None or options.timeline else None
     differs = None if plan is None else _differs(found, plan)
+    steps = None if plan is None or replayed(found) is None else found.against(plan, options.hardware)
     if options.json:
         certificate = {} if plan is None else {"compiled_as_planned": not differs, "differences": differs}
+        if steps is not None:
+            certificate |= {"events": [dataclasses.asdict(event) for event in steps]}
         print(as_json(facts(found) | certificate))
     else:
         print(found)
         if plan is not None:
             print("\n" + lines_of(differs or kept(found, plan)))
+        if steps is not None:
+            print(f"\n{steps}")
         if options.timeline:
             print(f"\n{line}")
     if options.trace is not None:

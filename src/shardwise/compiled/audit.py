@@ -17,6 +17,7 @@ from shardwise.compiled.findings import Finding, findings
 from shardwise.compiled.replaying.modelled import timeline
 from shardwise.compiled.replaying.work import flops_per_device, silent_kernels
 from shardwise.compiled.reshapes import Reshape
+from shardwise.compiled.stepwise import Stepwise, stepwise
 from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.uneven import Uneven
@@ -82,6 +83,21 @@ class Audit(Contents):
             AuditMismatchError: they differ; each difference on a line.
         """
         certify.assert_matches(self, plan)
+
+    def against(self, plan: Any, hardware: str | Hardware | None = None) -> Stepwise:
+        """The plan's events beside the compiled ones, step by step: matmuls, transfers, waits, and what no step asked for.
+
+        Args:
+            plan: the plan that was compiled (its best program), or one of its candidates, `(plan, candidate)`.
+            hardware: as `timeline` takes it.
+
+        Raises:
+            ShardwiseError: it is no plan; HardwareError: no hardware is known.
+        """
+        from shardwise.compiled.expected import chosen  # imports JAX, which pictures of audits do not need
+
+        _, candidate = chosen(plan)
+        return stepwise(candidate.timeline(), self.timeline(hardware), candidate.program.steps)
 
     def assert_overlapped(self, kind: str | None = None, *, axes: Any = None, least: int | None = None) -> None:
         """Hold the program to hide its collectives behind products.

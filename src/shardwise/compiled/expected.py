@@ -56,6 +56,19 @@ class Planned:
     pairs: Pairs = ()
 
 
+def chosen(plan: Any) -> tuple[Problem, Candidate]:
+    """The problem and the program that are meant by a plan (its best), or by `(plan, candidate)`.
+
+    Raises:
+        ShardwiseError: it is neither.
+    """
+    ranking, candidate = plan if isinstance(plan, tuple) and len(plan) == 2 else (plan, None)
+    if not isinstance(ranking, Ranking) or not (candidate is None or isinstance(candidate, Candidate)):
+        kind_given = type(ranking).__name__
+        raise ShardwiseError(f"a plan of sw.plan is needed here, or (plan, candidate), and {kind_given} is none")
+    return ranking.task, candidate or ranking.best
+
+
 def planned_collectives(plan: Any) -> list[Planned]:
     """The collectives of a plan's best program, or of one candidate as `(plan, candidate)`, that send anything.
 
@@ -67,11 +80,8 @@ def planned_collectives(plan: Any) -> list[Planned]:
     Raises:
         ShardwiseError: it is no plan; or the compiler's own choice, which plans no collectives.
     """
-    ranking, candidate = plan if isinstance(plan, tuple) and len(plan) == 2 else (plan, None)
-    if not isinstance(ranking, Ranking) or not (candidate is None or isinstance(candidate, Candidate)):
-        kind_given = type(ranking).__name__
-        raise ShardwiseError(f"assert_matches takes a plan of sw.plan, or (plan, candidate), and {kind_given} is none")
-    return list(_of_program((candidate or ranking.best).program, ranking.task))
+    task, candidate = chosen(plan)
+    return list(_of_program(candidate.program, task))
 
 
 def _of_program(program: Program, task: Problem) -> Iterator[Planned]:

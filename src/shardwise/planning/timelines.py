@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.chips import Torus
 from shardwise.chips.links import assumptions
@@ -16,7 +16,7 @@ from shardwise.planning.problem import Problem, costs_of, routes_of
 from shardwise.program import Program
 from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
-from shardwise.steps import Fused, Step, describe, kind, moved_axes, product_of
+from shardwise.steps import Fused, Step, describe, kind, moved_axes, product_of, scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
             name = "collective-permute" if isinstance(step, Fused) else kind(step)
             moving = Moving(name, moved_axes(step), f"step {number} {name}", f"step {number}: {describe(step)}")
             shares.append(Share(moving, cost.transfer_seconds, cost.exposed_seconds))
-        spans += _spans(step, cost, moving, now, number, costs, task.sizes, before)
+        found = _spans(step, cost, moving, now, number, costs, task.sizes, before)
+        spans += (replace(span, op_name=scope(number, step)) for span in found)
         now += cost.seconds
     lanes = {COMPUTE: 0.0}
     for span in spans:

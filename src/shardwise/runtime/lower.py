@@ -37,6 +37,7 @@ from shardwise.steps import (
     Step,
     consumed,
     moved_axes,
+    scope,
     touched,
 )
 
@@ -215,8 +216,9 @@ class _Local:
             layout = self.states[0][name]
             values[name] = self.padded_input(shard[0] if layout.unreduced else shard, layout)
         for number, step in enumerate(self.program.steps):
-            made = self.step(step, self.states[number], self.invarying[number], [values.pop(n) for n in consumed(step)])
-            values[touched(step)] = made
+            taken = [values.pop(name) for name in consumed(step)]
+            with jax.named_scope(scope(number + 1, step)):
+                values[touched(step)] = self.step(step, self.states[number], self.invarying[number], taken)
         result, out = self.program.result, values[self.program.output]
         if self.sizes:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]

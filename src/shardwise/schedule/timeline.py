@@ -52,7 +52,8 @@ class Moved(Protocol):
 class Span:
     """Something on a lane: `compute`, `product`, `wait`, `transfer`, `copy`; `loop` stands for trips that are not kept.
 
-    `trip` is that of the innermost loop, from 0; `moved_bytes` what one device sends or copies.
+    `trip` is that of the innermost loop, from 0; `moved_bytes` what one device sends or copies; `op_name` JAX's name of the
+    operation (of an estimate the step's, see `steps.scope`).
     """
 
     name: str
@@ -64,6 +65,7 @@ class Span:
     collective: Moved | None = None
     moved_bytes: float = 0.0
     line: str = ""
+    op_name: str = ""
 
     @property
     def end_seconds(self) -> float:

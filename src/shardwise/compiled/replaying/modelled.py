@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shardwise.chips import Hardware, Torus
@@ -78,8 +79,9 @@ def _span(event: Event, offset: int, trip: int | None) -> Span:
     collective = event.transfer.collective if event.transfer else None
     moved = event.transfer.moved_bytes if event.transfer else 0.0
     line = collective.source if collective else event.line
+    op_name = collective.op_name if collective else event.op_name
     start, seconds = (offset + event.start) / PER_SECOND, event.length / PER_SECOND
-    return Span(event.name, event.lane, event.kind, start, seconds, trip, collective, moved, line)
+    return Span(event.name, event.lane, event.kind, start, seconds, trip, collective, moved, line, op_name)
 
 
 def _lanes(run: Run) -> tuple[tuple[str, float], ...]:
@@ -142,11 +144,7 @@ def _critical_path(flat: Sequence[tuple[Event, int, int | None]], length: int) -
                 behind = arriving[0] if arriving else None
         event, offset, trip = behind or found
         start = offset + event.start
-        path.append(
-            _span(
-                Event(event.name, event.lane, event.kind, event.start, now - start, 0, event.transfer, event.line), offset, trip
-            )
-        )
+        path.append(_span(replace(event, length=now - start, issued=0), offset, trip))
         queued = behind is not None and offset + event.issued < start and event.transfer is not None
         wanted = frozenset(event.transfer.lanes) if queued and event.transfer else frozenset()
         now = start

@@ -26,6 +26,7 @@ class Event:
     issued: int = 0
     transfer: Transfer | None = None
     line: str = ""
+    op_name: str = ""
 
     @property
     def end(self) -> int:
@@ -123,7 +124,8 @@ class _Lanes:
         self.made.sums["peak_seconds",] += step.peak_seconds  # type: ignore[assignment]
         kind = "product" if step.is_product else "compute"
         if step.femtoseconds:
-            self._occupy(Event(step.name, COMPUTE, kind, self.clock, step.femtoseconds, line=step.line))
+            event = Event(step.name, COMPUTE, kind, self.clock, step.femtoseconds, line=step.line, op_name=step.op_name)
+            self._occupy(event)
 
     def _issue(self, step: Issue) -> None:
         sums = self.made.sums

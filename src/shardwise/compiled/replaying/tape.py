@@ -13,7 +13,7 @@ from shardwise.compiled.replaying.work import products
 from shardwise.compiled.text.flow import carries_on
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.loops import trip_count
-from shardwise.compiled.text.sources import Sources
+from shardwise.compiled.text.sources import Sources, metadata
 from shardwise.compiled.text.stated import communicates, stated_cost
 from shardwise.compiled.text.walk import SCHEDULES, Survey, survey, visits
 
@@ -33,6 +33,7 @@ class Work:
     flops: float
     peak_seconds: float
     line: str
+    op_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,8 @@ class Recorder:
             seconds = found.peak_seconds  # what it takes and gives on are the parts of a transfer
         line = self.sources.line(instruction)
         if (whole := femtoseconds(seconds)) or found.flops:
-            yield Work(instruction.name, whole, found.is_product, found.flops, found.peak_seconds, line.place if line else "")
+            place, op_name = line.place if line else "", metadata(instruction).get("op_name", "")
+            yield Work(instruction.name, whole, found.is_product, found.flops, found.peak_seconds, place, op_name)
 
     def _collective(
         self, home: Computation, instruction: Instruction, started: Sequence[Collective], ends: dict[str, list[str]]
