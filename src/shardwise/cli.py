@@ -11,13 +11,10 @@ import io
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
+from shardwise.errors import ShardwiseError, lines_of, one_line, quoted, shortened
 from shardwise.version import VERSION
-
-if TYPE_CHECKING:
-    from shardwise.planning.ranking import Candidate
 
 EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
 GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.
@@ -128,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
     planning.add_argument("--timeline", action="store_true", help="print when its compute and transfers run, as estimated, too")
-    planning.set_defaults(command=plan_command)
+    planning.set_defaults(command=_of("plan"))
     running = commands.add_parser(
         "run",
         help="plan, place, run, check and time an equation on this machine's devices",
@@ -155,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
     hardware.add_argument("--json", action="store_true", help="print JSON")
-    hardware.set_defaults(command=hardware_command)
+    hardware.set_defaults(command=_of("hardware"))
     _show_parser(commands)
     _tour_parser(commands)
     _report_parser(commands)
@@ -321,59 +318,6 @@ def _problem_options(parser: argparse.ArgumentParser, dtype: str, json: bool = T
     parser.add_argument("--exact", action="store_true", help="only programs that make every sum on one device at once")
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def plan_command(options: argparse.Namespace) -> int:
-    """Print the ranking, its facts as JSON, or the best program as code."""
-    from shardwise import api
-    from shardwise.mesh import Mesh
-    from shardwise.notation import parse, parse_sizes, sizes_padded_on
-    from shardwise.planning.explain import facts
-    from shardwise.planning.problem import DTYPE
-
-    if options.code and options.json:
-        raise ShardwiseError("--code and --json are two forms of the same plan: ask for one of them")
-    if options.timeline and (options.code or options.json):
-        raise ShardwiseError("--timeline is printed below the plan: it goes with neither --code nor --json")
-    sizes = parse_sizes(options.sizes)
-    if options.pad:
-        sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
-    ranked = api.plan(
-        options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
-        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, exact=options.exact, confirm=options.confirm,
-    )  # fmt: skip
-    if options.code:
-        print(ranked.code(), end="")
-    elif options.json:
-        print(as_json(facts(ranked)))
-    else:
-        print(ranked.explain())
-        if options.timeline:
-            print(_timelines(ranked.best))
-    return 0
-
-
-def _timelines(best: Candidate) -> str:
-    """That of the estimate, and that of what was compiled."""
-    found = [] if best.is_compilers_own else [best.timeline()]
-    return "".join(f"\n{line}" for line in (*found, *([best.confirmed] if best.confirmed else [])))
-
-
-def hardware_command(options: argparse.Namespace) -> int:
-    """Print one hardware, or all."""
-    from shardwise.chips import hardware
-
-    chips = [hardware(name) for name in ([options.name] if options.name else hardware.names())]
-    if options.json:
-        facts = [
-            {"name": chip.name, "title": chip.title, "devices_per_chip": chip.devices_per_chip}
-            | {"figures": {name: {"value": f.value, "source": f.source} for name, f in chip.figures()}}
-            for chip in chips
-        ]
-        print(as_json(facts))
-    else:
-        print("\n\n".join(map(str, chips)))
-    return 0
 
 
 if __name__ == "__main__":
