@@ -1,6 +1,8 @@
-"""Quantities as they are printed: seconds, bytes and FLOPs, with three figures and a unit that fits."""
+"""Quantities as they are printed: seconds, bytes and FLOPs, with three figures and a unit that fits; the steps of scales."""
 
 from __future__ import annotations
+
+import math
 
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -40,3 +42,13 @@ def flops_text(flops: float) -> str:
     """
     power, prefix = next((each for each in _FLOPS if flops >= each[0]), (1.0, ""))
     return f"{flops / power:.3g} {prefix}FLOPs"
+
+
+def round_step(whole: float, most: int = 6) -> float:
+    """The step of a scale of at most so many steps: 1, 2, 2.5 or 5 times a power of ten, and at least 1e-12.
+
+    >>> round_step(14.0), round_step(2e-6)
+    (2.5, 5e-07)
+    """
+    power = 10.0 ** max(math.floor(math.log10(whole / most)), -12)
+    return next(n * power for n in (1, 2, 2.5, 5, 10, 20) if whole / (n * power) <= most)

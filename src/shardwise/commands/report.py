@@ -12,6 +12,7 @@ from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
 from shardwise.notation import parse, parse_sizes, sizes_padded_on
 from shardwise.planning.problem import DTYPE
 from shardwise.planning.ranking import Ranking
+from shardwise.units import bytes_text
 from shardwise.version import VERSION
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     )  # fmt: skip
     made = report(plan, _rehearsed(plan, options.on) if options.on else None)
     writing.keeping(options.output, made.save)
-    print(f"wrote {path}: {len(made.html.encode()) / 1000:,.0f} kB, open it in a browser")
+    print(f"wrote {path}: {bytes_text(len(made.html.encode()))}, open it in a browser")
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
 from shardwise.schedule.timeline import Span, Timeline
 from shardwise.schedule.timeline_text import totals
-from shardwise.units import bytes_text, seconds_text
+from shardwise.units import bytes_text, round_step, seconds_text
 
 WORDS = {
     "product": "products", "compute": "other work", "wait": "waiting for transfers: exposed",
@@ -66,10 +66,7 @@ def ticks(seconds: float, most: int = 6) -> Iterator[tuple[float, str]]:
     """
     if seconds <= 0:
         return
-    exponent = -12
-    while seconds / 10.0 ** (exponent + 1) > most:
-        exponent += 1
-    step = next(n * 10.0**exponent for n in (1, 2, 2.5, 5, 10) if seconds / (n * 10.0**exponent) <= most)
+    step = round_step(seconds, most)
     for number in range(int(seconds / step * (1 + 1e-9)) + 1):
         yield round(number * step / seconds, 9), seconds_text(number * step) if number else "0"
 
