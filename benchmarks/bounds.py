@@ -22,9 +22,9 @@ from shardwise.errors import PlanError, ShardwiseError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
-from shardwise.planning.plan import ranking
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import OVERLAPS, Problem, problem
+from shardwise.planning.ranking import ranking
 from shardwise.planning.spaces import Ground
 
 AXES = "xyzwv"

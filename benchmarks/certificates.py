@@ -30,8 +30,8 @@ from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.confirming import rehearsed
 from shardwise.errors import AuditMismatchError, PlanError
 from shardwise.mesh import Mesh
-from shardwise.planning.plan import Candidate
 from shardwise.planning.problem import OVERLAPS
+from shardwise.planning.ranking import Candidate
 from shardwise.steps import Fused, kind
 
 CHIPS = ("cpu", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "h100", "b200")

@@ -24,12 +24,12 @@ from typing import Any
 from benchmarks.drawn import Problem, problems
 from shardwise import api, writing
 from shardwise.chips.topology import Topology
-from shardwise.compiled.lock import Made
+from shardwise.commands.making import start, versions
+from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
-from shardwise.evidence import start, versions
 from shardwise.planning.agreement import ALL, CLOSE, FILE, SMALL, kind_of
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import Candidate
+from shardwise.planning.ranking import Candidate
 from shardwise.steps import Automatic, Fused
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"

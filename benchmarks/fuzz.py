@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.equations import Case, grown, padded, random_arrays, random_case, uneven, whole
 from shardwise.errors import LayoutError
 from shardwise.notation import parse
-from shardwise.planning.plan import Candidate, rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import Candidate, rank
 from shardwise.reference import run
 from shardwise.steps import kind
 

@@ -23,18 +23,19 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise import overlapping, showing
+from benchmarks.overlap import row_of
 from shardwise.chips import hardware
-from shardwise.compiled import lock
-from shardwise.compiled.schedule.modelled import timeline
+from shardwise.commands import bench_overlap, show
+from shardwise.commands.report import Report
+from shardwise.compiled import lockfile
+from shardwise.compiled.replaying.modelled import timeline
 from shardwise.compiled.text.hlo import read as read_text
 from shardwise.compiled.text.reading import collectives
 from shardwise.errors import FileError
-from shardwise.measure.overlap import row_of
 from shardwise.mesh import Mesh
 from shardwise.notation import parse_operand
-from shardwise.pictures.seeing import picture_of, written
-from shardwise.reporting import Report
+from shardwise.pictures.picture import picture_of
+from shardwise.pictures.seeing import written
 from shardwise.runtime import files
 
 WRITES = 3.0  # so many of them a writer may make before it is killed
@@ -56,7 +57,7 @@ def page(path: Path, which: int) -> None:
 
 def picture(path: Path, which: int) -> None:
     mesh = Mesh.parse(f"x={4 + 4 * which},y=4")
-    showing.write(picture_of(written(parse_operand("A[I_x, J_y]"), mesh, {"I": 64, "J": 64})), str(path))
+    show.write(picture_of(written(parse_operand("A[I_x, J_y]"), mesh, {"I": 64, "J": 64})), str(path))
 
 
 def trace(path: Path, which: int) -> None:
@@ -65,8 +66,8 @@ def trace(path: Path, which: int) -> None:
 
 
 def locked(path: Path, which: int) -> None:
-    entries = [lock.Entry(f"step{index}", f"v5e:{which + 1}x4", "x=8", ()) for index in range(300)]
-    lock.write(path, entries)
+    entries = [lockfile.Entry(f"step{index}", f"v5e:{which + 1}x4", "x=8", ()) for index in range(300)]
+    lockfile.write(path, entries)
 
 
 def array(path: Path, which: int) -> None:
@@ -75,7 +76,7 @@ def array(path: Path, which: int) -> None:
 
 
 def rows(path: Path, which: int) -> None:
-    overlapping._write(str(path), "v5e:2x4", ROWS[which:])
+    bench_overlap._write(str(path), "v5e:2x4", ROWS[which:])
 
 
 KINDS: dict[str, Writer] = {

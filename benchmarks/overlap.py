@@ -9,6 +9,7 @@ again, unless with --fresh. A target's cases are those of `shardwise bench-overl
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import time
@@ -16,31 +17,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pairs import Pair, measured_pair, pair_of
 from shardwise import writing
-from shardwise.compiled.lock import Made
+from shardwise.commands.bench_overlap import measured
+from shardwise.commands.making import start, versions
+from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
-from shardwise.evidence import start, versions
-from shardwise.measure.overlap import (
+from shardwise.measure.overlap_rows import (
     HEAD,
     KINDS,
     MODELLED,
     SIZES,
-    TARGETS,
     Case,
-    Pair,
+    Ran,
     Row,
     cases,
     cells,
     facts_of,
     hidden,
-    pair_of,
-    row_of,
     sentences,
     summarised,
 )
-from shardwise.overlapping import measured, measured_pair
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
+TARGETS = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4", "v7x:2x2x1", "v4:2x2x2", "v5e:4x4", "v6e:4x4")
 PAIR = {"I": 8192, "J": 4096, "F": 16384}  # rows, model, hidden
 PAIRED = ("v5e:2x4", "v6e:2x4")  # where the gradient of a pair is compiled too: its rings take minutes
 
@@ -91,7 +91,7 @@ class Kept:
     def write(self) -> None:
         facts: dict[str, Any] = {"times": f"microseconds, {MODELLED}", "versions": self.versions, "seconds": self.seconds}
         facts |= {"faults": self.faults, "rows": [facts_of(row) for row in self.rows]}
-        facts |= {"pairs": [facts_of(pair) for pair in self.pairs]}
+        facts |= {"pairs": [dataclasses.asdict(pair) for pair in self.pairs]}
         writing.write(self.path, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -113,6 +113,12 @@ def compile_cases(target: str, kept: Kept) -> None:
         kept.versions = versions(target)
         kept.took(target, began)
         kept.write()
+
+
+def row_of(facts: dict[str, Any]) -> Row:
+    """A row from what `dataclasses.asdict` made of it."""
+    read: dict[str, Any] = {name: Ran(**value) if isinstance(value, dict) else value for name, value in facts.items()}
+    return Row(**read)
 
 
 def named(case: Case) -> str:

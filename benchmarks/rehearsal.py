@@ -127,7 +127,7 @@ def matmul(a: Any, b: Any) -> Any:
 def read(target: str, megabytes: str) -> dict[str, Any]:
     """Read and replay a text of so many megabytes."""
     from shardwise.chips import hardware
-    from shardwise.compiled.schedule.modelled import timeline
+    from shardwise.compiled.replaying.modelled import timeline
     from shardwise.compiled.text.hlo import read as read_text
     from shardwise.compiled.text.reading import collectives
     from shardwise.mesh import Mesh

@@ -33,8 +33,8 @@ from benchmarks.equations import Case, grown, padded, random_arrays, random_case
 from shardwise.errors import LayoutError, PlanError
 from shardwise.layout import Layout
 from shardwise.notation import parse
-from shardwise.planning.plan import Candidate, rank
 from shardwise.planning.problem import OVERLAPS, Problem, problem
+from shardwise.planning.ranking import Candidate, rank
 from shardwise.program import Program
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import RotateEinsum, kind

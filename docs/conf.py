@@ -20,7 +20,7 @@ default_role = "code"  # in docstrings a name stands between single backticks
 # Types of other projects, whose pages are not fetched while this site is built, and parts that have no page of their own.
 nitpick_ignore_regex = [
     ("py:class", r"(jax|jaxlib|numpy|collections|pathlib)\..*"),
-    ("py:class", r"PartitionSpec|Candidate|Placement|Ranking"),
+    ("py:class", r"PartitionSpec|Candidate|Placement|Ranking|Module|Unread|Route|Uneven|Reshape"),
     ("py:class", r"shardwise\.(chips|compiled\.text|compiled\.uneven|compiled\.reshapes|planning\.problem|planning\.prices).*"),
 ]
 

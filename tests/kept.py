@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 
 from shardwise import writing
+from shardwise.commands.making import versions
 from shardwise.compiled import compiling
 from shardwise.compiled.facts import MemoryUse
 from shardwise.compiled.targets import apart
 from shardwise.compiled.targets.programs import Made, Program, parsed
-from shardwise.evidence import versions
 
 KEPT = Path(__file__).parent / "golden" / "kept"
 

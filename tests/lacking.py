@@ -36,7 +36,7 @@ def _browser() -> str | None:
 def _compiler(topology: str) -> str | None:
     """Asked of Shardwise itself, which loads the compiler: only where a test that needs it is about to run."""
     from shardwise.chips.topology import Topology
-    from shardwise.compiled.targets.devices import devices_of
+    from shardwise.compiled.targets.unattached import devices_of
     from shardwise.errors import MissingExtraError
 
     try:

@@ -6,14 +6,19 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import shardwise
+from shardwise import views
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src" / "shardwise").rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
 
 
 def name(path: Path) -> str:
@@ -48,6 +53,61 @@ def test_a_file_begins_by_saying_what_lives_there(path: Path):
 def test_a_file_is_a_small_room(path: Path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= 450, f"{name(path)} has {lines} lines: split it by what its parts are about"
+
+
+def test_no_two_modules_share_a_name():
+    names = Counter(name.rpartition(".")[2] for name in MODULES)
+    assert [name for name, count in names.items() if count > 1] == [], "say what each holds"
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of the package that a file imports anywhere: at its head, within a function, or for its types alone."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for full in (f"{node.module}.{alias.name}" for alias in node.names):
+                yield from (found for found in [full if full in MODULES else node.module] if found in MODULES)
+
+
+def circle(imports: Mapping[str, Iterable[str]]) -> list[str]:
+    """Modules of which each imports the one before it and the first the last; none where there is no circle."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_imports_go_round_in_a_circle_deferred_ones_included():
+    assert circle({name: set(imported(path)) - {name} for name, path in MODULES.items()}) == []
+
+
+def test_a_circle_is_found_through_an_import_within_a_function(tmp_path: Path):
+    low, high = tmp_path / "low.py", tmp_path / "high.py"
+    low.write_text("def drawn():\n    from shardwise.pictures import svg\n    return svg\n")
+    high.write_text("import shardwise.mesh\nfrom shardwise.errors import one_line\n")
+    assert (set(imported(low)), set(imported(high))) == ({"shardwise.pictures.svg"}, {"shardwise.mesh", "shardwise.errors"})
+    assert circle({"low": ["high"], "high": ["low"]}) in (["low", "high", "low"], ["high", "low", "high"])
+
+
+def test_every_view_that_is_offered_is_there():
+    classes = {
+        node.name for path in SOURCES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    }
+    for form, offered in views._OFFERED.items():
+        assert set(offered) <= {*classes, "object"}, form
+        for place in offered.values():
+            module, _, function = place.partition(":")
+            tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+            defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            assert function.rpartition(".")[2] in defined, f"{form}: {place}"
+
+
+def test_importing_shardwise_loads_next_to_nothing():
+    code = "import sys, shardwise; print(*(m for m in sys.modules if m in ('jax', 'numpy') or m.startswith('shardwise.')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"shardwise.version", "shardwise.views"}
 
 
 def test_private_jax_is_not_used():

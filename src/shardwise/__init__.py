@@ -13,12 +13,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from shardwise import views
+from shardwise.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from shardwise.api import Plan, einsum, plan, put, reshard, show
     from shardwise.chips import Hardware, hardware
     from shardwise.chips.topology import Topology
+    from shardwise.commands.report import Report, report
     from shardwise.compiled.audit import Audit
     from shardwise.compiled.compiling import audit, rehearse
     from shardwise.errors import ShardwiseError
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from shardwise.mesh import Mesh
     from shardwise.notation import Equation, parse
     from shardwise.program import Program
-    from shardwise.reporting import Report, report
     from shardwise.runtime import random, spmd
     from shardwise.runtime.checking import Check, check
     from shardwise.runtime.devices import make_mesh, simulate
@@ -42,7 +43,7 @@ _HOMES = {
     "Mesh": "shardwise.mesh",
     "Plan": "shardwise.api",
     "Program": "shardwise.program",
-    "Report": "shardwise.reporting",
+    "Report": "shardwise.commands.report",
     "ShardwiseError": "shardwise.errors",
     "Timeline": "shardwise.schedule.timeline",
     "Topology": "shardwise.chips.topology",
@@ -55,7 +56,7 @@ _HOMES = {
     "plan": "shardwise.api",
     "put": "shardwise.api",
     "rehearse": "shardwise.compiled.compiling",
-    "report": "shardwise.reporting",
+    "report": "shardwise.commands.report",
     "reshard": "shardwise.api",
     "show": "shardwise.api",
     "simulate": "shardwise.runtime.devices",
@@ -65,6 +66,32 @@ _HOMES = {
 _MODULES = {"random": "shardwise.runtime.random", "spmd": "shardwise.runtime.spmd"}
 
 __all__ = [*_HOMES, *_MODULES]
+
+
+# What draws a value, by form and class: values know none of their renderers, which are imported when they are first asked for.
+views.offer(
+    {
+        "text": {
+            "Audit": "shardwise.compiled.table:table",
+            "Candidate": "shardwise.planning.explain:steps",
+            "Picture": "shardwise.pictures.plain_text:text",
+            "Ranking": "shardwise.planning.explain:explain",
+            "Timeline": "shardwise.schedule.timeline_text:drawn",
+        },
+        "trace": {"Timeline": "shardwise.schedule.chrome:trace"},
+        "blocks": {"Placement": "shardwise.pictures.boards:blocks"},
+        "picture": {
+            "Audit": "shardwise.pictures.audits:audit_picture",
+            "Parameters": "shardwise.pictures.parameters:Parameters.picture",
+            "Placement": "shardwise.pictures.boards:placed",
+            "Ranking": "shardwise.pictures.plans:plan_picture",
+            "Timeline": "shardwise.pictures.lanes:timeline_picture",
+            "object": "shardwise.pictures.picture:words_of",
+        },
+        "svg": {"object": "shardwise.pictures.svg:shown_as_svg"},
+        "html": {"object": "shardwise.pictures.page:notebook"},
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

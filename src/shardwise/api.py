@@ -12,8 +12,8 @@ from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line,
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
-from shardwise.planning.plan import Candidate, Ranking, ranked
 from shardwise.planning.problem import DTYPE, problem
+from shardwise.planning.ranking import Candidate, Ranking, ranked
 
 if TYPE_CHECKING:
     import jax
@@ -54,12 +54,6 @@ class Plan(Ranking):
 
         function.__signature__ = inspect.signature(planned)  # type: ignore[attr-defined]
         return function
-
-    def _repr_html_(self) -> str | None:
-        from shardwise.pictures.page import notebook
-        from shardwise.pictures.plans import plan_picture
-
-        return notebook(lambda: plan_picture(self))
 
 
 def plan(

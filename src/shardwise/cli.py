@@ -6,17 +6,15 @@ Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from shardwise import __version__
-from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
-
-if TYPE_CHECKING:
-    from shardwise.planning.plan import Candidate
+from shardwise.errors import ShardwiseError, lines_of, one_line, quoted, shortened
+from shardwise.version import VERSION
 
 EXAMPLE = 'shardwise run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=4'
 GREETING = """One line of notation becomes a planned, checked and visible distributed computation in JAX.
@@ -99,6 +97,11 @@ def _in_options(message: str) -> str:
     return message.replace("pad=True pads", "--pad pads").replace(" (in sw.put, sw.einsum and sw.random)", "")
 
 
+def _of(module: str, function: str = "run") -> Callable[[argparse.Namespace], int]:
+    """A command, which is imported when it is called: most need no JAX."""
+    return lambda options: getattr(importlib.import_module(f"shardwise.commands.{module}"), function)(options)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="shardwise",
@@ -106,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Start here:\n  {EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # an example must stay on its line
     )
-    parser.add_argument("--version", action="version", version=f"shardwise {__version__}")
+    parser.add_argument("--version", action="version", version=f"shardwise {VERSION}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     planning = commands.add_parser(
@@ -122,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
     planning.add_argument("--timeline", action="store_true", help="print when its compute and transfers run, as estimated, too")
-    planning.set_defaults(command=plan_command)
+    planning.set_defaults(command=_of("plan"))
     running = commands.add_parser(
         "run",
         help="plan, place, run, check and time an equation on this machine's devices",
@@ -140,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                          help="compare with the unsharded result (default: yes)")  # fmt: skip
     running.add_argument("--runs", type=int, default=5, help="timed runs, 1 to 1000 (default 5); after 20 s no more are begun")
-    running.set_defaults(command=run_command)
+    running.set_defaults(command=_of("run"))
     hardware = commands.add_parser(
         "hardware",
         help="list the hardware catalogue, each figure with its source",
@@ -149,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
     hardware.add_argument("--json", action="store_true", help="print JSON")
-    hardware.set_defaults(command=hardware_command)
+    hardware.set_defaults(command=_of("hardware"))
     _show_parser(commands)
     _tour_parser(commands)
     _report_parser(commands)
@@ -173,7 +176,7 @@ def _show_parser(commands: Any) -> None:
     showing.add_argument("--all", action="store_true", help="draw every layout that the array can have on the mesh")
     showing.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     showing.add_argument("-o", "--output", metavar="FILE", help="write a picture, .svg or .html, instead of printing")
-    showing.set_defaults(command=show_command)
+    showing.set_defaults(command=_of("show"))
 
 
 def _tour_parser(commands: Any) -> None:
@@ -195,7 +198,7 @@ def _tour_parser(commands: Any) -> None:
     touring.add_argument("--mesh", default="", metavar="x=4", help="of an equation, the mesh axes and their sizes")
     touring.add_argument("--plain", action="store_true", help="print all steps, one after the other, as when piped")
     touring.add_argument("-o", "--output", metavar="FILE", help="write all steps as one .svg or .html")
-    touring.set_defaults(command=tour_command)
+    touring.set_defaults(command=_of("tour"))
 
 
 def _report_parser(commands: Any) -> None:
@@ -212,7 +215,7 @@ def _report_parser(commands: Any) -> None:
     _problem_options(reporting, "bfloat16", json=False)
     reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices, and show what came out")
     reporting.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the file (default report.html)")
-    reporting.set_defaults(command=report_command)
+    reporting.set_defaults(command=_of("report"))
 
 
 def _evidence_parsers(commands: Any) -> None:
@@ -226,7 +229,7 @@ def _evidence_parsers(commands: Any) -> None:
     _function_options(auditing)
     _platform_option(auditing)
     _form_options(auditing)
-    auditing.set_defaults(command=audit_command)
+    auditing.set_defaults(command=_of("rehearse", "audit"))
     rehearsing = commands.add_parser(
         "rehearse",
         help="the same for devices that are not attached, by their own compiler",
@@ -239,7 +242,7 @@ def _evidence_parsers(commands: Any) -> None:
     rehearsing.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="of an equation, the size of every dimension")
     rehearsing.add_argument("--dtype", help="of an equation, its operands' dtype (default bfloat16)")
     _form_options(rehearsing)
-    rehearsing.set_defaults(command=rehearse_command)
+    rehearsing.set_defaults(command=_of("rehearse", "rehearse"))
     locking = commands.add_parser(
         "lock",
         help="keep what functions compile to in comms.lock, and fail when it changes",
@@ -261,7 +264,7 @@ def _evidence_parsers(commands: Any) -> None:
         help="import functions from outside the project too; without it those below the file's folder or the current one",
     )  # fmt: skip
     locking.add_argument("--update", action="store_true", help="compile what is locked again and overwrite")
-    locking.set_defaults(command=lock_command)
+    locking.set_defaults(command=_of("lock"))
     overlapping = commands.add_parser(
         "bench-overlap",
         help="plans that hide transfers behind products, against the compiler's own, compiled for devices not attached",
@@ -272,7 +275,7 @@ def _evidence_parsers(commands: Any) -> None:
     overlapping.add_argument("--kinds", default="", metavar="AG,RS", help="of AG, TP-up, RS, weights (default: all)")
     overlapping.add_argument("--sizes", default="", metavar="IxJxK,...", help="rows x contracted x columns (default: five)")
     overlapping.add_argument("--json", metavar="FILE", help="write the rows as JSON too, after every case")
-    overlapping.set_defaults(command=overlap_command)
+    overlapping.set_defaults(command=_of("bench_overlap"))
 
 
 def _function_options(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -315,107 +318,6 @@ def _problem_options(parser: argparse.ArgumentParser, dtype: str, json: bool = T
     parser.add_argument("--exact", action="store_true", help="only programs that make every sum on one device at once")
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def plan_command(options: argparse.Namespace) -> int:
-    """Print the ranking, its facts as JSON, or the best program as code."""
-    from shardwise import api
-    from shardwise.mesh import Mesh
-    from shardwise.notation import parse, parse_sizes, sizes_padded_on
-    from shardwise.planning.explain import facts
-    from shardwise.planning.problem import DTYPE
-
-    if options.code and options.json:
-        raise ShardwiseError("--code and --json are two forms of the same plan: ask for one of them")
-    if options.timeline and (options.code or options.json):
-        raise ShardwiseError("--timeline is printed below the plan: it goes with neither --code nor --json")
-    sizes = parse_sizes(options.sizes)
-    if options.pad:
-        sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
-    ranked = api.plan(
-        options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
-        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, exact=options.exact, confirm=options.confirm,
-    )  # fmt: skip
-    if options.code:
-        print(ranked.code(), end="")
-    elif options.json:
-        print(as_json(facts(ranked)))
-    else:
-        print(ranked.explain())
-        if options.timeline:
-            print(_timelines(ranked.best))
-    return 0
-
-
-def _timelines(best: Candidate) -> str:
-    """That of the estimate, and that of what was compiled."""
-    found = [] if best.is_compilers_own else [best.timeline()]
-    return "".join(f"\n{line}" for line in (*found, *([best.confirmed] if best.confirmed else [])))
-
-
-def hardware_command(options: argparse.Namespace) -> int:
-    """Print one hardware, or all."""
-    from shardwise.chips import hardware
-
-    chips = [hardware(name) for name in ([options.name] if options.name else hardware.names())]
-    if options.json:
-        facts = [
-            {"name": chip.name, "title": chip.title, "devices_per_chip": chip.devices_per_chip}
-            | {"figures": {name: {"value": f.value, "source": f.source} for name, f in chip.figures()}}
-            for chip in chips
-        ]
-        print(as_json(facts))
-    else:
-        print("\n\n".join(map(str, chips)))
-    return 0
-
-
-def run_command(options: argparse.Namespace) -> int:
-    from shardwise import session
-
-    return session.run(options)
-
-
-def show_command(options: argparse.Namespace) -> int:
-    from shardwise import showing
-
-    return showing.run(options)
-
-
-def tour_command(options: argparse.Namespace) -> int:
-    from shardwise import touring
-
-    return touring.run(options)
-
-
-def report_command(options: argparse.Namespace) -> int:
-    from shardwise import reporting
-
-    return reporting.run(options)
-
-
-def audit_command(options: argparse.Namespace) -> int:
-    from shardwise import evidence
-
-    return evidence.audit(options)
-
-
-def rehearse_command(options: argparse.Namespace) -> int:
-    from shardwise import evidence
-
-    return evidence.rehearse(options)
-
-
-def lock_command(options: argparse.Namespace) -> int:
-    from shardwise import locking
-
-    return locking.run(options)
-
-
-def overlap_command(options: argparse.Namespace) -> int:
-    from shardwise import overlapping
-
-    return overlapping.run(options)
 
 
 if __name__ == "__main__":

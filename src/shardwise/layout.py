@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import LayoutError, ShardwiseError, quoted
+from shardwise.errors import LayoutError, NotationError, ShardwiseError, quoted
+from shardwise.grammar import Axes, Reader
 from shardwise.mesh import LARGEST, Mesh, flat_index
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
-Axes = tuple[str, ...]
-MOST_DIMS = 64  # NumPy and JAX have no arrays of more
 MOST_LISTED = 100_000  # layouts that `Layout.all` lists at most
 
 
@@ -68,9 +67,10 @@ class Layout:
         """
         if isinstance(text, Layout):
             return text
-        from shardwise.notation import parse_layout  # the grammar stands above the word
-
-        return parse_layout(text)
+        if not isinstance(text, str):
+            raise NotationError(f"a layout is a text such as 'I_x, J', not {type(text).__name__}")
+        read = Reader(text).layout()
+        return cls(read.dims, read.unreduced)
 
     @classmethod
     def from_spec(cls, spec: Any, dims: str | Iterable[str] | None = None) -> Layout:

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwise.compiled.lock import Entry, Lock
+    from shardwise.compiled.lockfile import Entry, Lock
 
 # Loaded with every run of pytest where Shardwise is installed: the rest of it, and JAX, are imported when the fixture is used.
 
@@ -58,9 +58,9 @@ class CommsLock:
             name: by default the function's; of two programs of one function each needs its own.
         """
         from shardwise import writing
+        from shardwise.commands.making import versions
         from shardwise.compiled.drift import report
-        from shardwise.compiled.lock import lock_entry
-        from shardwise.evidence import versions
+        from shardwise.compiled.lockfile import lock_entry
 
         if self.update:
             writing.check(self.path)  # before anything long
@@ -76,13 +76,13 @@ class CommsLock:
             pytest.fail(f"{told}\nIf that is meant: pytest --update-comms-lock", pytrace=False)
 
     def _held(self) -> Lock:
-        from shardwise.compiled.lock import held_in
+        from shardwise.compiled.lockfile import held_in
 
         return held_in(self.path)
 
     def _write(self, entry: Entry) -> None:
         from shardwise.compiled.drift import report
-        from shardwise.compiled.lock import update
+        from shardwise.compiled.lockfile import update
 
         before = self._written.get(entry.key)
         if before is not None and (told := report(before, entry, 0.0)):

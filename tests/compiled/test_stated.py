@@ -12,8 +12,8 @@ from shardwise.chips import hardware
 from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import Algorithm
-from shardwise.compiled.schedule.modelled import timeline
-from shardwise.compiled.schedule.work import flops_per_device
+from shardwise.compiled.replaying.modelled import timeline
+from shardwise.compiled.replaying.work import flops_per_device
 from shardwise.compiled.text.hlo import parse_instruction, read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.text.stated import algorithm

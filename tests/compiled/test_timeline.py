@@ -11,8 +11,8 @@ import pytest
 
 from shardwise.chips import hardware
 from shardwise.chips.links import Route
-from shardwise.compiled.schedule.modelled import timeline
-from shardwise.compiled.schedule.work import flops_per_device, product_flops
+from shardwise.compiled.replaying.modelled import timeline
+from shardwise.compiled.replaying.work import flops_per_device, product_flops
 from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.text.walk import survey, visits

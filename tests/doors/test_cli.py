@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise import session
 from shardwise.cli import main
+from shardwise.commands import run, session
 
 EQUATION = "A[I_x, J] · B[J, K] -> C[I, K]"
 SIZES = ("--sizes", "I=8,J=6,K=4")
@@ -390,7 +390,7 @@ def test_more_memory_than_there_is(capsys, monkeypatch):
     def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    monkeypatch.setattr(session, "_measure", full)
+    monkeypatch.setattr(run, "_measure", full)
     assert main(["run", *PROBLEM]) == 2
     assert "the devices have not enough memory" in said(capsys)
 
@@ -463,7 +463,7 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "_measure", interrupted)
+    monkeypatch.setattr(run, "_measure", interrupted)
     assert main(["run", *PROBLEM, "--json"]) == 130
     assert said(capsys) == "shardwise: interrupted\n"
 

@@ -12,9 +12,9 @@ import pytest
 from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a fixture
 
 import shardwise as sw
-from shardwise import evidence, loading
 from shardwise.cli import main
-from shardwise.compiled import lock
+from shardwise.commands import loading, making
+from shardwise.compiled import lockfile
 
 MODULE = """\
 import jax
@@ -215,7 +215,7 @@ def test_lock_and_check(module, capsys):
     assert main(["lock", f"{module}:total", f"{module}.py:Model.step", "--mesh", "x=4", "--args", "f32[8@x]"]) == 0
     printed = capsys.readouterr().out
     assert f"comms.lock: {module}:total@cpu:4: 1 collective, 6 B on the wire" in printed
-    held = lock.read("comms.lock")
+    held = lockfile.read("comms.lock")
     assert [entry.name for entry in held.entries] == [f"{module}.py:Model.step", f"{module}:total"]
     assert held.entries[1].rows[0].source == f"{module}.py:10"
     assert dict(held.entries[1].versions).keys() == {"jax", "jaxlib"}
@@ -247,7 +247,7 @@ def test_locking_overwrites_the_named_entry_alone(module):
     text = Path("comms.lock").read_text(encoding="utf-8").replace("memory_tolerance = 0.01", "memory_tolerance = 0.5")
     Path("comms.lock").write_text(text, encoding="utf-8")
     assert main(["lock", f"{module}:total", "--args", "float32[16@x,4]", "--mesh", "x=4"]) == 0
-    held = lock.read("comms.lock")
+    held = lockfile.read("comms.lock")
     assert held.memory_tolerance == 0.5
     assert {entry.name: entry.made.args for entry in held.entries if entry.made} == {
         "again": "float32[8@x,4]",
@@ -277,7 +277,7 @@ def test_what_cannot_be_compiled_again_is_the_users_mistake(module, capsys):
 
 
 def test_entries_of_tests_are_left_to_them(capsys):
-    lock.write("comms.lock", [lock.Entry("f", "cpu:8", "x=8", ())])
+    lockfile.write("comms.lock", [lockfile.Entry("f", "cpu:8", "x=8", ())])
     assert main(["lock", "--check"]) == 0
     assert "f@cpu:8: made by a test, which holds to it; not compiled here" in capsys.readouterr().out
 
@@ -302,9 +302,9 @@ def test_entries_of_tests_are_left_to_them(capsys):
 )
 def test_mistakes_in_a_lock(arguments, message, capsys):
     Path("damaged.lock").write_text("version = ")
-    lock.write("held.lock", [lock.Entry("a:f", "cpu:8", "x=8", ())])
-    made = (lock.Made("a:f", platform="cpu"), lock.Made("a:f", platform="gpu"))
-    lock.write("both.lock", [lock.Entry("a:f", f"t{index}", "", (), made=how) for index, how in enumerate(made)])
+    lockfile.write("held.lock", [lockfile.Entry("a:f", "cpu:8", "x=8", ())])
+    made = (lockfile.Made("a:f", platform="cpu"), lockfile.Made("a:f", platform="gpu"))
+    lockfile.write("both.lock", [lockfile.Entry("a:f", f"t{index}", "", (), made=how) for index, how in enumerate(made)])
     assert main(["lock", *arguments]) == 2
     assert message in said(capsys)
 
@@ -316,5 +316,5 @@ def test_help_has_an_example(command, capsys):
 
 
 def test_versions_name_the_compiler():
-    assert list(evidence.versions("cpu:8")) == ["jax", "jaxlib"]
-    assert evidence.versions("h100:8")["jax"] == jax.__version__
+    assert list(making.versions("cpu:8")) == ["jax", "jaxlib"]
+    assert making.versions("h100:8")["jax"] == jax.__version__

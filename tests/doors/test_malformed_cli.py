@@ -123,7 +123,7 @@ def test_a_name_that_is_too_long_is_no_traceback(capsys, tmp_path):
 def test_a_plug_in_that_cannot_start_is_one_line(capsys):
     import logging
 
-    from shardwise.session import _logged_in_lines
+    from shardwise.commands.session import _logged_in_lines
 
     with _logged_in_lines():
         try:

@@ -16,9 +16,10 @@ import pytest
 from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a fixture
 
 import shardwise as sw
-from shardwise import api, evidence, locking, overlapping, session, showing, touring, writing  # noqa: F401  patched by name
+from shardwise import writing
 from shardwise.cli import main
-from shardwise.compiled import lock
+from shardwise.commands import bench_overlap, lock
+from shardwise.compiled import lockfile
 from shardwise.errors import FileError
 
 MODULE = """\
@@ -60,8 +61,9 @@ def nothing_long(monkeypatch):
         raise AssertionError("this comes before the name is checked")
 
     for name in (
-        "session.choose_devices", "evidence.choose_devices", "evidence.load_function", "evidence.start", "locking.start",
-        "overlapping.start", "api.plan", "showing._shown", "touring._chosen",
+        "commands.run.choose_devices", "commands.making.choose_devices", "commands.making.load_function",
+        "commands.rehearse.start", "commands.lock.start", "commands.bench_overlap.start", "api.plan",
+        "commands.show._shown", "commands.tour._chosen",
     ):  # fmt: skip
         monkeypatch.setattr(f"shardwise.{name}", too_far)
 
@@ -163,13 +165,13 @@ def test_a_trace_goes_to_the_standard_output(run, capfd):
 
 
 def test_rows_are_written_after_every_case_and_passed_on_once(monkeypatch, capfd):
-    monkeypatch.setattr(overlapping, "start", lambda _: None)
-    monkeypatch.setattr(overlapping, "measured", lambda case: case)
-    monkeypatch.setattr(overlapping, "_print", lambda *_, **__: None)
-    monkeypatch.setattr(overlapping, "versions", lambda _: {})
+    monkeypatch.setattr(bench_overlap, "start", lambda _: None)
+    monkeypatch.setattr(bench_overlap, "measured", lambda case: case)
+    monkeypatch.setattr(bench_overlap, "_print", lambda *_, **__: None)
+    monkeypatch.setattr(bench_overlap, "versions", lambda _: {})
     for name in ("facts_of", "summarised", "sentences"):
-        monkeypatch.setattr(overlapping.overlap, name, lambda found: [] if isinstance(found, list) else "row")
-    monkeypatch.setattr(overlapping.dataclasses, "asdict", lambda _: {})
+        monkeypatch.setattr(bench_overlap.overlap_rows, name, lambda found: [] if isinstance(found, list) else "row")
+    monkeypatch.setattr(bench_overlap.dataclasses, "asdict", lambda _: {})
     written = []
     real = writing.write
     monkeypatch.setattr(writing, "write", lambda path, text: (written.append(len(json.loads(text)["rows"])), real(path, text)))
@@ -222,7 +224,9 @@ def test_many_at_once_lose_no_entry(tmp_path):
     sys.setswitchinterval(1e-5)
     try:
         threads = [
-            threading.Thread(target=lock.update, args=(tmp_path / "a.lock", [lock.Entry(f"f{index}", "cpu:8", "x=8", ())]))
+            threading.Thread(
+                target=lockfile.update, args=(tmp_path / "a.lock", [lockfile.Entry(f"f{index}", "cpu:8", "x=8", ())])
+            )
             for index in range(10)
         ]
         for each in threads:
@@ -231,21 +235,21 @@ def test_many_at_once_lose_no_entry(tmp_path):
             each.join()
     finally:
         sys.setswitchinterval(switching)
-    assert [entry.name for entry in lock.read(tmp_path / "a.lock").entries] == [f"f{index}" for index in range(10)]
+    assert [entry.name for entry in lockfile.read(tmp_path / "a.lock").entries] == [f"f{index}" for index in range(10)]
 
 
 def test_entries_written_meanwhile_stay(run, monkeypatch):
     """While one function compiles, another process locks its own."""
-    real = locking.compiled
+    real = lock.compiled
 
     def slow(*args, **kwargs):
-        lock.update("a.lock", [lock.Entry("meanwhile", "cpu:8", "x=8", ())])
+        lockfile.update("a.lock", [lockfile.Entry("meanwhile", "cpu:8", "x=8", ())])
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(locking, "compiled", slow)
+    monkeypatch.setattr(lock, "compiled", slow)
     assert run("lock", "a") == 0
-    assert "meanwhile" in [entry.name for entry in lock.read("a.lock").entries]
-    assert len(lock.read("a.lock").entries) == 2
+    assert "meanwhile" in [entry.name for entry in lockfile.read("a.lock").entries]
+    assert len(lockfile.read("a.lock").entries) == 2
 
 
 def test_a_file_system_without_locks_is_told_of(run, monkeypatch, capsys):

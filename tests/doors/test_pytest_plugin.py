@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from shardwise.compiled import compiling, lock
+from shardwise.compiled import compiling, lockfile
 
 pytest_plugins = ["pytester"]
 compiling.audit(lambda x: x, 1.0)  # imports what compiling needs: pytester forgets what is imported within
@@ -53,7 +53,7 @@ def test_without_an_entry_it_says_what_to_do(pytester, run):
 def test_it_writes_holds_and_fails_with_the_diff(pytester, run):
     path = pytester.makepyfile(TEST)
     run("--update-comms-lock").assert_outcomes(passed=2)
-    assert [entry.key for entry in lock.read(pytester.path / "comms.lock").entries] == ["named@cpu:4", "total@cpu:4"]
+    assert [entry.key for entry in lockfile.read(pytester.path / "comms.lock").entries] == ["named@cpu:4", "total@cpu:4"]
     run().assert_outcomes(passed=2)
 
     path.write_text(TEST.replace("return x.sum(axis=0)", "return jnp.cos(x.sum(axis=0)) + jnp.sin(x).max(axis=0)"))

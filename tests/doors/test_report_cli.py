@@ -36,7 +36,7 @@ def test_it_writes_a_page_with_the_plan_and_its_code(capsys, tmp_path):
     told = capsys.readouterr().out
     made = (tmp_path / "<script>🚀.html").read_text(encoding="utf-8")
 
-    assert re.fullmatch(r"wrote <script>🚀.html: \d+ kB, open it in a browser\n", told)
+    assert re.fullmatch(r"wrote <script>🚀.html: [\d.]+ kB, open it in a browser\n", told)
     assert made.startswith("<!DOCTYPE html>")
     assert html.escape(EQUATION) in made
     assert "jax.shard_map" in made

@@ -12,7 +12,7 @@ from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a
 
 import shardwise as sw
 from shardwise.cli import main
-from shardwise.compiled import lock
+from shardwise.compiled import lockfile
 from shardwise.errors import CompileError
 
 MODULE = """\
@@ -75,9 +75,9 @@ def edit(module: str, *changes: tuple[str, str]) -> None:
     jax.clear_caches()
 
 
-def names(function: str, args: str = "float32[8@x]", *, mesh: str = "x=4", on: str = "") -> lock.Entry:
+def names(function: str, args: str = "float32[8@x]", *, mesh: str = "x=4", on: str = "") -> lockfile.Entry:
     """An entry that somebody wrote by hand."""
-    return lock.Entry(f"{function} of {args}", "cpu:4", "x=4", (), made=lock.Made(function, args, mesh, on=on))
+    return lockfile.Entry(f"{function} of {args}", "cpu:4", "x=4", (), made=lockfile.Made(function, args, mesh, on=on))
 
 
 # Ending the program.
@@ -141,7 +141,7 @@ def test_an_end_that_nothing_foresaw_is_no_success(monkeypatch, capsys):
         def stops(_, code=code):
             sys.exit(code)
 
-        monkeypatch.setattr("shardwise.showing.run", stops)
+        monkeypatch.setattr("shardwise.commands.show.run", stops)
         assert main(["show", "A[I_x]", "--mesh", "x=2"]) == 2
         assert f"ended the program before it was done: SystemExit: {code}" in said(capsys)
 
@@ -149,7 +149,7 @@ def test_an_end_that_nothing_foresaw_is_no_success(monkeypatch, capsys):
 # Entries.
 
 
-def outside() -> list[lock.Entry]:
+def outside() -> list[lockfile.Entry]:
     away = Path.cwd().parent / "away.py"
     away.write_text("raise RuntimeError('imported')\n\n\ndef f(x):\n    return x\n")
     Path("linked.py").unlink(missing_ok=True)
@@ -168,7 +168,7 @@ def outside() -> list[lock.Entry]:
 
 def test_an_entry_from_outside_the_project_is_refused_and_not_imported(capsys):
     Path("train.py").write_text("import os\n\n\ndef f(x):\n    return x\n")
-    lock.write("comms.lock", outside())
+    lockfile.write("comms.lock", outside())
     assert main(["lock", "--check"]) == 2
     captured = capsys.readouterr()
     told = captured.err.splitlines()
@@ -179,7 +179,7 @@ def test_an_entry_from_outside_the_project_is_refused_and_not_imported(capsys):
 
 def test_a_refused_entry_holds_up_no_other(capsys):
     Path("train.py").write_text("import os\n\n\ndef f(x):\n    return x\n")
-    lock.write("comms.lock", [names("train.py:f"), names("sys:exit")])
+    lockfile.write("comms.lock", [names("train.py:f"), names("sys:exit")])
     assert main(["lock", "--check"]) == 2
     captured = capsys.readouterr()
     assert "train.py:f of float32[8@x]@cpu:4: as locked" in captured.out
@@ -209,7 +209,7 @@ def test_modules_and_packages_of_the_project_are_inside(capsys, tmp_path, monkey
 def test_an_entry_that_cannot_be_read_holds_up_no_other(capsys):
     Path("train.py").write_text("def f(x):\n    return x\n")
     entries = [names("train.py:f"), names("a:mesh", mesh="x=?"), names("b:devices", on="v99:2x2")]
-    lock.write("comms.lock", entries)
+    lockfile.write("comms.lock", entries)
     assert main(["lock", "--check"]) == 2
     captured = capsys.readouterr()
     assert "train.py:f of float32[8@x]@cpu:4" in captured.out
@@ -218,6 +218,6 @@ def test_an_entry_that_cannot_be_read_holds_up_no_other(capsys):
 
 
 def test_the_file_and_the_help_say_that_it_is_trusted(capsys):
-    assert "# It is trusted as code: --check imports the functions that are named here" in lock.HEADER
+    assert "# It is trusted as code: --check imports the functions that are named here" in lockfile.HEADER
     assert main(["lock", "--help"]) == 0
     assert "A lock file is trusted as code" in capsys.readouterr().out

@@ -24,8 +24,8 @@ from shardwise.pictures.picture import (
     Wire,
     Words,
 )
-from shardwise.planning.plan import Ranking, rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import Ranking, rank
 
 HOSTILE = [
     "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "&amp;&lt;", "🚀🔥👩‍👩‍👧", "n" * 200, "שלום_עולם", "مرحبا",

@@ -19,15 +19,15 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse, parse_operand
 from shardwise.pictures.audits import audit_picture
-from shardwise.pictures.gantt import ticks, timeline_picture
+from shardwise.pictures.lanes import ticks, timeline_picture
 from shardwise.pictures.picture import Arrow, Bar, Board, Lane, Lanes, Movement, Picture, Strip, Table, Words
-from shardwise.pictures.plans import plan_picture, program_picture
+from shardwise.pictures.plain_text import text
+from shardwise.pictures.plans import plan_picture, program_parts
 from shardwise.pictures.sheet import sheet
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_chart import joined
-from shardwise.pictures.text import text
-from shardwise.planning.plan import Ranking, rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import Ranking, rank
 from shardwise.program import Program
 from shardwise.steps import Automatic, collectives_of, parts
 
@@ -76,9 +76,9 @@ def test_a_plan_shows_every_step_with_its_layouts_before_and_after(equation, siz
 
 def test_a_program_alone_is_drawn_without_costs():
     plan = ranked(*PLANS[0])
-    picture = program_picture(plan.best.program, plan.task.sizes)
+    parts = program_parts(plan.best.program, plan.task.sizes)
 
-    arrows = [item for part in picture.parts if isinstance(part, Strip) for item in part.items if isinstance(item, Arrow)]
+    arrows = [item for part in parts if isinstance(part, Strip) for item in part.items if isinstance(item, Arrow)]
     assert [arrow.below for arrow in arrows] == [""] * len(plan.best.program.steps)
 
 
@@ -86,7 +86,7 @@ def test_what_the_compiler_chooses_by_itself_is_drawn_before_and_after():
     mesh = Mesh.parse("x=2")
     inputs = (("A", Layout.parse("I_x, J")), ("B", Layout.parse("J, K")))
     program = Program(mesh, inputs, (Automatic(("A", "B"), "C", Layout.parse("I, K")),), "C")
-    (strip,) = program_picture(program, {"I": 4, "J": 4, "K": 4}).parts
+    (strip,) = program_parts(program, {"I": 4, "J": 4, "K": 4})
 
     assert [item.name for item in strip.items if isinstance(item, Board)] == ["A[I_x, J]", "B[J, K]", "C[I, K]"]
 

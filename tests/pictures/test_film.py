@@ -15,11 +15,11 @@ from shardwise.notation import parse
 from shardwise.pictures.film import Film, film
 from shardwise.pictures.flows import moment, movement, value_text
 from shardwise.pictures.picture import Card, Movement, Picture
+from shardwise.pictures.plain_text import text
 from shardwise.pictures.svg import svg
-from shardwise.pictures.text import text
 from shardwise.planning.graph import moves, step_of
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program, shift
 from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, ReduceScatter, Step, collectives_of
 

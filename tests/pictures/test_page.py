@@ -20,8 +20,9 @@ from shardwise.pictures import page as hand
 from shardwise.pictures import terminal
 from shardwise.pictures.boards import placed
 from shardwise.pictures.page import fragment, page
+from shardwise.pictures.picture import picture_of
 from shardwise.pictures.placement import Placement
-from shardwise.pictures.seeing import picture_of, written
+from shardwise.pictures.seeing import written
 
 PLACEMENT = Placement.of("A", Layout.parse("I_x, J"), {"I": 4, "J": 2}, Mesh.parse("x=2, y=2"))
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -85,7 +86,7 @@ def test_without_jinja2_html_names_the_extra_and_a_notebook_takes_the_svg(monkey
     with pytest.raises(MissingExtraError, match=r"pip install 'shardwise\[show\]'"):
         page(placed(PLACEMENT))
     monkeypatch.setattr(hand.importlib.util, "find_spec", lambda name: None)
-    assert hand.notebook(lambda: placed(PLACEMENT)) is None
+    assert hand.notebook(PLACEMENT) is None
     assert PLACEMENT._repr_svg_().startswith("<svg")
 
 

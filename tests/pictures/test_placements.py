@@ -17,8 +17,8 @@ from shardwise.mesh import Mesh
 from shardwise.pictures.boards import board, placed
 from shardwise.pictures.picture import left_out, thinned
 from shardwise.pictures.placement import Placement, devices_text
+from shardwise.pictures.plain_text import text
 from shardwise.pictures.svg import svg
-from shardwise.pictures.text import text
 
 
 def place(layout: str, sizes: dict[str, int], mesh: str, **more) -> Placement:

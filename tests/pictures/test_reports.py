@@ -15,13 +15,13 @@ from pictures.test_page import Reader
 from shardwise.errors import one_line
 from shardwise.notation import parse
 from shardwise.pictures.estimates import memory_steps
-from shardwise.pictures.gantt import timeline_lanes
+from shardwise.pictures.lanes import timeline_lanes
 from shardwise.pictures.picture import Bar, Lane
 from shardwise.pictures.report_page import MOST_BARS, _lane, _scale, report_page
 from shardwise.pictures.reports import Sheet, sheet
-from shardwise.planning.explain import bytes_text, seconds_text
-from shardwise.planning.plan import Ranking, rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import Ranking, rank
+from shardwise.units import bytes_text, seconds_text
 
 SIZES = {"I": 16384, "J": 1024, "K": 2048}
 EQUATIONS = [

@@ -17,8 +17,8 @@ from shardwise.notation import parse
 from shardwise.pictures.picture import Picture, Stage
 from shardwise.pictures.scenes import _values, play, stand_in
 from shardwise.pictures.svg import svg
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program, relayout, unfused
 from shardwise.steps import AllGather, AllReduce, Automatic, Einsum, collectives_of
 

@@ -15,8 +15,8 @@ from pictures.terminals import terminal
 
 from shardwise.pictures.keys import decoded
 from shardwise.pictures.picture import Picture, Words, columns_of
+from shardwise.pictures.plain_text import Segment, plain
 from shardwise.pictures.stepper import Place, all_of, cropped, moved, screen
-from shardwise.pictures.text import Segment, plain
 
 TOUR = "from shardwise.cli import main\nsys.exit(main({}))"
 ALL_GATHER = TOUR.format(["tour", "all-gather"])

@@ -15,9 +15,9 @@ from shardwise.mesh import Mesh
 from shardwise.pictures.boards import placed
 from shardwise.pictures.picture import clipped, columns_of
 from shardwise.pictures.placement import Placement
+from shardwise.pictures.plain_text import text
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_style import DARK, DARK_SHADE, LIGHT, RAMP
-from shardwise.pictures.text import text
 
 SPACE = "{http://www.w3.org/2000/svg}"
 

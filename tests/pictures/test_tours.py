@@ -15,12 +15,12 @@ from shardwise.errors import NotationError, PlanError
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.pictures.picture import Movement, Table, Words
+from shardwise.pictures.plain_text import BOXES, text
 from shardwise.pictures.svg import svg
-from shardwise.pictures.text import BOXES, text
 from shardwise.pictures.tours.all import TOURS, tour
 from shardwise.pictures.tours.alone import alone
 from shardwise.pictures.tours.own import own
-from shardwise.pictures.tours.scenes import Alone, Equal, Forms, Ring
+from shardwise.pictures.tours.stops import Alone, Equal, Forms, Ring
 from shardwise.pictures.tours.telling import document, screens
 from shardwise.reference import assemble, scatter, shard_slices
 

@@ -13,7 +13,7 @@ import shardwise as sw
 from shardwise.planning import agreement
 from shardwise.planning.agreement import FILE, kind_of
 from shardwise.planning.explain import facts, ranking_rows
-from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.steps import Fused
 
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"

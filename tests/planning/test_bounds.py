@@ -19,9 +19,9 @@ from shardwise.planning.bounds import moving_floor
 from shardwise.planning.explain import facts
 from shardwise.planning.graph import Scope, arrangements, moves, moves_into, state_of
 from shardwise.planning.orders import Leaf, all_orders, few_orders, values
-from shardwise.planning.plan import Ranking, ranking
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import costs_of, problem
+from shardwise.planning.ranking import Ranking, ranking
 
 FIVE = "x=2, y=2, z=2, w=2, v=2"
 MOST = 130_000  # moves and einsums in all the searches of one plan: a few microseconds each

@@ -21,11 +21,11 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.explain import bytes_text, seconds_text
-from shardwise.planning.plan import Ranking, rank
 from shardwise.planning.prices import Costs, einsum_flops
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import Ranking, rank
 from shardwise.steps import Fused, moved_axes
+from shardwise.units import bytes_text, seconds_text
 
 randoms = st.randoms(use_true_random=False)
 NAMES = hardware.names()

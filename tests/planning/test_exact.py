@@ -11,8 +11,8 @@ from benchmarks.equations import random_case
 from shardwise.api import plan
 from shardwise.cli import main
 from shardwise.errors import PlanError, ShardwiseError
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import sums_stay_whole
 from shardwise.steps import AllReduce, Einsum, EinsumGather, GatherEinsum, ReduceScatter, RotateEinsum
 

@@ -12,8 +12,8 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.formulas import costs_on, formulas
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program, shift
 from shardwise.steps import AllGather, AllReduce, AllToAll, ReduceScatter, Slice
 

@@ -8,9 +8,9 @@ from shardwise.chips import hardware
 from shardwise.chips.links import collective_seconds
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.plan import rank
 from shardwise.planning.prices import Blocks, Costs, blocks_of
 from shardwise.planning.problem import costs_of, problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program
 from shardwise.steps import AllGather, Einsum
 

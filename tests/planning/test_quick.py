@@ -18,9 +18,9 @@ from shardwise.notation import parse
 from shardwise.planning import graph, stages
 from shardwise.planning.choosing import Fusing, steps_costs
 from shardwise.planning.fuse import checked, fused_steps
-from shardwise.planning.plan import Ranking, ranking
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of, problem
+from shardwise.planning.ranking import Ranking, ranking
 
 CHAIN = "A[I_x, J_y] · B[J_y, K] · D[K, L_x] · E[L_x, M_y] -> C[I_x, M_y]"
 SIZES = {"I": 8192, "J": 1024, "K": 2048, "L": 4096, "M": 512}

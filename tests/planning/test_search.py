@@ -16,9 +16,9 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.plan import Candidate, ranking
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, problem
+from shardwise.planning.ranking import Candidate, ranking
 
 CUBE = Mesh.parse("x=2, y=2, z=2")
 # Each kind: how many problems, and what is drawn. Sizes need no arrays, so they may be those of real problems.

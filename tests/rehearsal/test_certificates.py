@@ -24,8 +24,8 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.plan import Candidate
 from shardwise.planning.problem import costs_of
+from shardwise.planning.ranking import Candidate
 from shardwise.program import Program, relayout
 from shardwise.schedule.places import Grid, on_devices
 from shardwise.schedule.strands import gathering

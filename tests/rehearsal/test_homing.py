@@ -13,9 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 from shardwise.compiled.targets.apart import compile_apart
-from shardwise.compiled.targets.devices import mesh_of
 from shardwise.compiled.targets.homing import at_home, written_mesh
 from shardwise.compiled.targets.lowering import lower_on
+from shardwise.compiled.targets.unattached import mesh_of
 from shardwise.errors import CompileError, LayoutError, MeshError, ShardwiseError
 from shardwise.mesh import Mesh
 

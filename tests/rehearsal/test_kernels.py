@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 from shardwise.compiled.needed import needed_flops
-from shardwise.compiled.targets.devices import mesh_of
+from shardwise.compiled.targets.unattached import mesh_of
 
 STATED = {"cost_estimate": pl.CostEstimate(flops=777, transcendentals=0, bytes_accessed=10**6)}
 

@@ -11,7 +11,7 @@ import pytest
 from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a fixture
 
 from shardwise.cli import main
-from shardwise.compiled import compiling, expected, lock
+from shardwise.compiled import compiling, expected, lockfile
 
 pytest_plugins = ["pytester"]
 compiling.audit(lambda x: x, 1.0)  # imports what compiling needs: pytester forgets what is imported within
@@ -110,7 +110,7 @@ def test_lock_for_devices_that_are_not_attached(module, capsys):
     assert main(["lock", "--check"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(module)]
     assert told == [f"{module}:total@cpu:8: as locked", f"{module}:total@v5e:2x4: as locked"]
-    assert dict(lock.read("comms.lock").entries[1].versions).keys() == {"jax", "libtpu"}
+    assert dict(lockfile.read("comms.lock").entries[1].versions).keys() == {"jax", "libtpu"}
 
 
 @pytest.mark.needs("tpu")
@@ -120,7 +120,7 @@ def test_the_fixture_rehearses(pytester, monkeypatch):
     for update in (["--update-comms-lock"], []):
         result = pytester.runpytest_inprocess("-p", "shardwise.pytest_plugin", "-p", "no:cacheprovider", *update)
         result.assert_outcomes(passed=1)
-    (entry,) = lock.read(pytester.path / "comms.lock").entries
+    (entry,) = lockfile.read(pytester.path / "comms.lock").entries
     assert (entry.key, [row.kind for row in entry.rows]) == ("total@v5e:2x4", ["all-reduce"])
 
 
@@ -145,6 +145,6 @@ def test_a_report_holds_what_the_compiler_made(capsys, tmp_path):
     made = (tmp_path / "compiled.html").read_text(encoding="utf-8")
 
     assert "✓ compiled as planned" in made
-    assert "reporting.py" not in made  # what it compiles is asked for by the line that called it
+    assert "report.py" not in made  # what it compiles is asked for by the line that called it
     assert "The compiled program on tpu-v5e" in made
     assert "of it waiting for transfers (modelled from the compiled schedule)" in made

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 import shardwise as sw
 from shardwise.chips.placing import Site
-from shardwise.compiled.targets.devices import devices_of, mesh_of
+from shardwise.compiled.targets.unattached import devices_of, mesh_of
 from shardwise.runtime.devices import hardware_of, torus_of
 
 EQUATION = "A[I_x, J] · B[J, K_x] -> C[I, K_x]"

@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec as P
 from shardwise.chips import hardware
 from shardwise.chips.placing import mesh_order
 from shardwise.chips.topology import Topology
-from shardwise.compiled.targets import devices as targets
-from shardwise.compiled.targets.devices import compiler_options, devices_of, memory_use, mesh_of, target_mesh
+from shardwise.compiled.targets import unattached as targets
 from shardwise.compiled.targets.programs import Made, compile_program, program_of
+from shardwise.compiled.targets.unattached import compiler_options, devices_of, memory_use, mesh_of, target_mesh
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError
 from shardwise.mesh import Mesh
 
@@ -177,7 +177,7 @@ def test_what_the_compiler_does_not_know_is_told_in_its_words(monkeypatch):
 @pytest.mark.needs("tpu")
 def test_several_processes_may_compile_at_once():
     mesh_of("v5e:2x4")  # this process holds the TPU compiler
-    done = in_a_process("from shardwise.compiled.targets.devices import mesh_of; print(mesh_of('v5e:2x4').size)")
+    done = in_a_process("from shardwise.compiled.targets.unattached import mesh_of; print(mesh_of('v5e:2x4').size)")
     assert done.stdout == "8\n", done.stderr
 
 
@@ -186,7 +186,7 @@ def test_several_processes_may_compile_at_once():
 @pytest.mark.parametrize("platforms", ["cpu", None])
 def test_nothing_else_need_be_set_and_nothing_is_printed_about_missing_devices(text, platforms):
     code = f"""
-        from shardwise.compiled.targets.devices import mesh_of
+        from shardwise.compiled.targets.unattached import mesh_of
         print(mesh_of({text!r}).size)
     """
     done = in_a_process(code, JAX_PLATFORMS=platforms, XLA_FLAGS=None)

@@ -22,8 +22,8 @@ from shardwise.errors import PlanError
 from shardwise.layout import Layout
 from shardwise.notation import Equation, parse
 from shardwise.planning.fuse import names_of
-from shardwise.planning.plan import Candidate, rank
 from shardwise.planning.problem import Problem, problem
+from shardwise.planning.ranking import Candidate, rank
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import EinsumGather, GatherEinsum
 

@@ -22,8 +22,8 @@ import shardwise as sw
 from benchmarks.equations import Case, gradient, grown, padded, random_arrays, random_case, random_mesh, uneven, whole
 from shardwise.errors import LayoutError
 from shardwise.notation import Operand, parse
-from shardwise.planning.plan import Candidate, rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import Candidate, rank
 from shardwise.reference import run
 
 pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from benchmarks.pairs import PAIR, local_gradient, own_gradient
 from shardwise.measure import rivals
-from shardwise.measure.overlap import KINDS, PAIR
+from shardwise.measure.overlap_rows import KINDS
 from shardwise.notation import parse
 
 SIZES = {"I": 16, "J": 8, "K": 24, "F": 32}
@@ -33,9 +34,9 @@ def test_gradients_are_those_of_one_device():
     up, down = map(parse, PAIR)
     mesh = rivals.on_auto(sw.make_mesh("x=4"))
     args = [drawn(dims, seed) for seed, dims in enumerate((("I", "J"), ("J", "F"), ("F", "J")))]
-    function, structs = rivals.local_gradient(SIZES)
+    function, structs = local_gradient(SIZES)
     assert [struct.shape for struct in structs] == [arg.shape for arg in args]
-    for made, wanted in zip(rivals.own_gradient(up, down, mesh)(*args), function(*args), strict=True):
+    for made, wanted in zip(own_gradient(up, down, mesh)(*args), function(*args), strict=True):
         np.testing.assert_allclose(made, wanted, rtol=1e-5)
 
 

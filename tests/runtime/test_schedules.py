@@ -19,7 +19,7 @@ from shardwise.runtime.code import source
 from shardwise.runtime.lower import lower
 from shardwise.schedule.events import Matmul, Send, unrolled
 from shardwise.schedule.fused import scheduled
-from shardwise.schedule.rings import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
+from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter, RotateEinsum
 
 MULTIPLY = Einsum(("A", "B"), "C", ("I", "K"))

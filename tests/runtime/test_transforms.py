@@ -18,8 +18,8 @@ import pytest
 import shardwise as sw
 from benchmarks.equations import Case, whole
 from shardwise.notation import parse, parse_sizes
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum

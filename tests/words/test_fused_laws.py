@@ -14,8 +14,8 @@ from shardwise.errors import PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program, invarying_axes, rule, unfused
 from shardwise.reference import run
 from shardwise.steps import (

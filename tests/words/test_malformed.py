@@ -12,7 +12,8 @@ import shardwise as sw
 from shardwise.chips.topology import Topology
 from shardwise.compiled.signature import check_on, parse_types
 from shardwise.errors import LayoutError, MeshError, NotationError, PlanError, ShardwiseError, quoted
-from shardwise.layout import MOST_DIMS, Layout
+from shardwise.grammar import MOST_DIMS
+from shardwise.layout import Layout
 from shardwise.mesh import LARGEST, Mesh
 from shardwise.notation import parse_operand, parse_sizes
 from shardwise.planning.problem import MOST_OPERANDS, MOST_STAGES

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from shardwise import views
 from shardwise.chips import Hardware
-from shardwise.chips import hardware as catalogue
 from shardwise.chips.links import Route
 from shardwise.chips.topology import Topology
-from shardwise.compiled import certify, table
-from shardwise.compiled.facts import Argument, Collective, MemoryUse, Work
+from shardwise.compiled import certify
+from shardwise.compiled.contents import Contents, chip_of
+from shardwise.compiled.facts import Argument, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
+from shardwise.compiled.replaying.modelled import timeline
+from shardwise.compiled.replaying.work import flops_per_device, silent_kernels
 from shardwise.compiled.reshapes import Reshape
-from shardwise.compiled.schedule.modelled import timeline
-from shardwise.compiled.schedule.work import flops_per_device, silent_kernels
 from shardwise.compiled.stepwise import Stepwise, stepwise
-from shardwise.compiled.text.hlo import Module, Unread, read
+from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.uneven import Uneven
-from shardwise.errors import HardwareError
 from shardwise.mesh import Mesh
 from shardwise.schedule.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Contents):
     """What a compiled program holds: collectives, bytes, axes, source lines, what hides them, memory; printable.
 
     Attributes:
@@ -41,27 +41,6 @@ class Audit:
         arguments: what the compiled program takes, in its order, by the names of the function's parameters.
         reshapes: those that the function asks for.
     """
-
-    name: str
-    target: str
-    mesh: Mesh
-    hardware: Hardware | None
-    module: Module = field(repr=False)
-    collectives: tuple[Collective, ...]
-    memory: MemoryUse | None
-    work: Work
-    unread: tuple[Unread, ...] = ()
-    notes: tuple[str, ...] = ()
-    topology: Topology | None = None
-    routes: Mapping[str, Route] | None = field(default=None, repr=False)
-    uneven: tuple[Uneven, ...] = ()
-    arguments: tuple[Argument, ...] = field(default=(), repr=False)
-    reshapes: tuple[Reshape, ...] = field(default=(), repr=False)
-
-    @property
-    def total_wire_bytes(self) -> float:
-        """What one device sends in one call."""
-        return sum(collective.wire_bytes for collective in self.collectives)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -141,22 +120,8 @@ class Audit:
         """
         certify.assert_fits(self, hardware)
 
-    def __str__(self) -> str:
-        return table.table(self)
-
-    def _repr_html_(self) -> str | None:
-        from shardwise.pictures.audits import audit_picture  # the floor of sight, when a notebook asks for it
-        from shardwise.pictures.page import notebook
-
-        return notebook(lambda: audit_picture(self))
-
-
-def chip_of(audit: Audit, name: str | Hardware | None) -> Hardware:
-    """The hardware that is meant: the one named, or the one compiled for."""
-    chosen = catalogue(name) if name is not None else audit.hardware
-    if chosen is None:
-        raise HardwareError(f"{audit.target} is not in the catalogue: say which hardware to reckon with, as 'tpu-v5e'")
-    return chosen
+    __str__ = views.text
+    _repr_html_ = views.html
 
 
 def audit_text(

@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware, Torus
+from shardwise.compiled.contents import Contents, chip_of
 from shardwise.compiled.facts import Collective
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.explain import bytes_text
 from shardwise.schedule.places import Pairs
+from shardwise.units import bytes_text
 
 if TYPE_CHECKING:
-    from shardwise.compiled.audit import Audit
     from shardwise.compiled.expected import Planned
 
 Key = tuple[str, Axes]
 SHOWN = 8  # pairs of a permute
 
 
-def assert_only(audit: Audit, expected: Mapping[str, Any]) -> None:
+def assert_only(audit: Contents, expected: Mapping[str, Any]) -> None:
     """See `Audit.assert_only`."""
     _refuse_unread(audit)
     wanted = _wanted(expected, audit.mesh)
@@ -61,7 +61,7 @@ def axes_given(axes: Any, mesh: Mesh) -> Axes:
     return tuple(sorted(parts, key=lambda part: names.index(part.split(":")[0])))
 
 
-def assert_matches(audit: Audit, plan: Any) -> None:
+def assert_matches(audit: Contents, plan: Any) -> None:
     """See `Audit.assert_matches`."""
     _refuse_unread(audit)
     planned: dict[Key, list[Planned]] = defaultdict(list)
@@ -83,14 +83,14 @@ def assert_matches(audit: Audit, plan: Any) -> None:
     _fail(audit, "the compiled program is not the planned one", faults)
 
 
-def kept(audit: Audit, plan: Any) -> str:
+def kept(audit: Contents, plan: Any) -> str:
     """What to say of a program that was compiled as planned: also what its compiler sends more, or less, in its own way."""
     from shardwise.compiled.expected import planned_collectives  # imports JAX, which pictures of audits do not need
 
     more = audit.total_wire_bytes - sum(step.wire_bytes for step in planned_collectives(plan))
     if not more:
         return "compiled as planned: the same collectives, axes and bytes"
-    amount = f"{_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+    amount = f"{bytes_text(abs(more))} {'more' if more > 0 else 'less'}"
     return f"compiled as planned: the same collectives, axes and elements, which the compiler sends in its own way: {amount}"
 
 
@@ -100,8 +100,9 @@ def _said_differences(
     """What of one kind over the same axes is not as planned: their number, elements, dtype, who sends to whom."""
     once = {(collective.computation, collective.name): collective for collective in compiled}
     sent = sum(collective.wire_bytes for collective in once.values())
-    bytes_planned = sum(step.wire_bytes for step in planned)
-    yield f"{_said(key)}: {len(planned)} planned with {_bytes(bytes_planned)}, {len(compiled)} compiled with {_bytes(sent)}"
+    asked = sum(step.wire_bytes for step in planned)
+    counts = f"{len(planned)} planned with {bytes_text(asked)}, {len(compiled)} compiled with {bytes_text(sent)}"
+    yield f"{_said(key)}: {counts}"
     yield from (f"    planned, and not compiled: {move}" for move in missing)
     yield from (f"    compiled, and not planned: {move}" for move in other)
     yield from (f"    {line(collective)}" for collective in once.values())
@@ -188,7 +189,7 @@ def _also_sent_as(dtype: str, hardware: Hardware | None) -> tuple[str, ...]:
     return ("bfloat16",) if dtype == "float32" and _is_tpu(hardware) else ()
 
 
-def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int | None) -> None:
+def assert_overlapped(audit: Contents, kind: str | None, *, axes: Any, least: int | None) -> None:
     """See `Audit.assert_overlapped`."""
     over = None if axes is None else axes_given(axes, audit.mesh)
     chosen = [
@@ -204,18 +205,16 @@ def assert_overlapped(audit: Audit, kind: str | None, *, axes: Any, least: int |
         _fail(audit, "transfers that nothing hides", faults + [f"    {line(collective)}" for collective in bare])
 
 
-def assert_fits(audit: Audit, on: Any) -> None:
+def assert_fits(audit: Contents, on: Any) -> None:
     """See `Audit.assert_fits`."""
-    from shardwise.compiled.audit import chip_of
-
     chip = chip_of(audit, on)
     if audit.memory is None:
         raise AuditMismatchError(f"{audit.name}: the compiler says nothing of its memory")
     have = chip.memory_bytes.value / chip.devices_per_chip
     if audit.memory.peak > have:
-        parts = f"arguments {_bytes(audit.memory.arguments)}, outputs {_bytes(audit.memory.outputs)}, "
-        parts += f"temporaries {_bytes(audit.memory.temporaries)}"
-        faults = [f"{_bytes(audit.memory.peak)} needed ({parts}), {_bytes(have)} there on each {chip.title}"]
+        parts = f"arguments {bytes_text(audit.memory.arguments)}, outputs {bytes_text(audit.memory.outputs)}, "
+        parts += f"temporaries {bytes_text(audit.memory.temporaries)}"
+        faults = [f"{bytes_text(audit.memory.peak)} needed ({parts}), {bytes_text(have)} there on each {chip.title}"]
         _fail(audit, "a device has not enough memory", faults)
 
 
@@ -223,7 +222,7 @@ def line(collective: Collective) -> str:
     """One collective on a line: what, over what, how much, from where."""
     trips = "" if collective.trips == 1 else f", {collective.trips or 'unknown'} trips"
     shape = f"{collective.dtype}[{','.join(map(str, collective.shape))}]"
-    said = f"{_said((collective.kind, collective.axes))} {shape}, {_bytes(collective.wire_bytes)}{trips}"
+    said = f"{_said((collective.kind, collective.axes))} {shape}, {bytes_text(collective.wire_bytes)}{trips}"
     return f"{said}, {collective.source}" + (" (nearby)" if collective.inferred else "")
 
 
@@ -232,17 +231,13 @@ def _said(key: Key) -> str:
     return name if axes == ("*",) else f"{name} over {', '.join(axes) or 'no axis that is known'}"
 
 
-def _bytes(count: float) -> str:
-    return bytes_text(count)
-
-
-def _refuse_unread(audit: Audit) -> None:
+def _refuse_unread(audit: Contents) -> None:
     """What could not be read might be what is asserted not to be there."""
     if audit.unread:
         _fail(audit, f"{counted(len(audit.unread), 'thing')} could not be read", [str(unread) for unread in audit.unread])
 
 
-def _fail(audit: Audit, what: str, faults: Iterable[str]) -> None:
+def _fail(audit: Contents, what: str, faults: Iterable[str]) -> None:
     lines = list(faults)
     if lines:
         raise AuditMismatchError("\n".join([f"{audit.name} on {audit.target}: {what}", *(f"  {text}" for text in lines)]))

@@ -18,11 +18,11 @@ from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.reshapes import reshapes
 from shardwise.compiled.targets.apart import BrokenDownError, compile_once, start_helper
-from shardwise.compiled.targets.devices import memory_use, reason, target_mesh
 from shardwise.compiled.targets.homing import written_mesh
 from shardwise.compiled.targets.lowering import Lowering, lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
 from shardwise.compiled.targets.tracing import traced_by_jax, untraced
+from shardwise.compiled.targets.unattached import memory_use, reason, target_mesh
 from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.compiled.uneven import Uneven, uneven_constraints
 from shardwise.errors import CompileError, HardwareError, MeshError, ShardwiseError

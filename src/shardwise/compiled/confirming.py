@@ -12,13 +12,13 @@ from jax.sharding import NamedSharding
 from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import rehearse
-from shardwise.compiled.targets.devices import target_mesh
+from shardwise.compiled.targets.unattached import target_mesh
 from shardwise.errors import CompileError, HardwareError
 from shardwise.layout import Axes
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate
 from shardwise.planning.prices import StepCost
 from shardwise.planning.problem import Problem
+from shardwise.planning.ranking import Candidate
 from shardwise.program import Program
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import Automatic, Fused

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwise.compiled.lock import MEMORY_TOLERANCE, Entry, Row, row_order
+from shardwise.compiled.lockfile import MEMORY_TOLERANCE, Entry, Row, row_order
 from shardwise.errors import counted, leading, one_line
 from shardwise.layout import Axes
-from shardwise.planning.explain import bytes_text
+from shardwise.units import bytes_text
 
 MOST_SOURCES = 3
 Key = tuple[str, Axes, str, bool]

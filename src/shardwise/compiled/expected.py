@@ -12,14 +12,14 @@ from shardwise.compiled.text.groups import axes_of_pairs
 from shardwise.errors import ShardwiseError
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
-from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
+from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.program import Program
 from shardwise.schedule.events import Send, unrolled
 from shardwise.schedule.fused import scheduled
+from shardwise.schedule.makers import rotate_matmul
 from shardwise.schedule.places import Pairs, on_devices
-from shardwise.schedule.rings import rotate_matmul
 from shardwise.steps import (
     AllGather,
     AllReduce,

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
+from shardwise.compiled.contents import Contents
 from shardwise.compiled.facts import Line, Work
 from shardwise.compiled.uneven import Uneven
 from shardwise.compiled.wastes import Kind, Waste, wastes
 from shardwise.errors import counted
-from shardwise.planning.explain import bytes_text
-
-if TYPE_CHECKING:
-    from shardwise.compiled.audit import Audit
+from shardwise.units import bytes_text
 
 REPEATED = 1.05  # products done more often than this stand out
 SHOWN = 4  # names and lines of one finding
@@ -53,7 +51,7 @@ class Finding:
         return f"{self.what} ({where})\n    {self.advice}" if where else f"{self.what}\n    {self.advice}"
 
 
-def findings(audit: Audit) -> tuple[Finding, ...]:
+def findings(audit: Contents) -> tuple[Finding, ...]:
     """Everything that stands out, the most bytes first; repeated work and layouts that cannot be had before all."""
     found = [_told(them) for them in _grouped(wastes(audit))]
     found.sort(key=lambda finding: -max(finding.wire_bytes, finding.memory_bytes))

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwise.planning.explain import seconds_text
 from shardwise.schedule.timeline import Span, Timeline
 from shardwise.steps import Step, describe, step_of
+from shardwise.units import seconds_text
 
 NONE = "-"
 KINDS = {

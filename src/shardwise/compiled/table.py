@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from shardwise.compiled.audit import Audit
 from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective
 from shardwise.compiled.findings import REPEATED, Finding
 from shardwise.errors import counted, leading, one_line
-from shardwise.planning.explain import bytes_text, seconds_text
-
-if TYPE_CHECKING:
-    from shardwise.compiled.audit import Audit
-    from shardwise.schedule.timeline import Timeline
+from shardwise.schedule.timeline import Timeline
+from shardwise.units import bytes_text, flops_text, seconds_text
 
 MOST_ROWS = 40
 MOST_FINDINGS = 10
@@ -123,19 +120,6 @@ def _work(audit: Audit) -> Iterator[str]:
             f", {repeated:.3g} times what the function asks for")  # fmt: skip
         without = f"; {counted(work.silent, 'kernel')} not counted, whose FLOPs are not stated" if work.silent else ""
         yield f"work    {flops_text(work.flops_per_device)} of products a device{said}{without}"
-
-
-def flops_text(flops: float) -> str:
-    """FLOPs with three figures and a unit that fits.
-
-    >>> flops_text(6.87e10)
-    '68.7 GFLOPs'
-    """
-    power = max((p for p in _POWERS if flops >= p), default=1.0)
-    return f"{flops / power:.3g} {_POWERS.get(power, '')}FLOPs"
-
-
-_POWERS = {1e3: "k", 1e6: "M", 1e9: "G", 1e12: "T", 1e15: "P"}
 
 
 def _time(timeline: Timeline | None) -> Iterator[str]:

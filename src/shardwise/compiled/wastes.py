@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from shardwise.compiled.contents import Contents
 from shardwise.compiled.facts import Argument, Collective, Line
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.flow import Flow
@@ -16,9 +17,6 @@ from shardwise.compiled.text.uses import Graph, Use, dims_of, elements, is_own_p
 from shardwise.compiled.text.varying import Varying
 from shardwise.compiled.text.walk import survey
 from shardwise.layout import Axes
-
-if TYPE_CHECKING:
-    from shardwise.compiled.audit import Audit
 
 Kind = Literal[
     "reduced-then-sliced", "gathered-then-sliced", "gathered-then-reduced", "gathered-to-reshape", "gathered-argument",
@@ -68,7 +66,7 @@ class Moved:
 class Look:
     """What the kinds of waste are looked for in: the audit, its data flow, and every array that is moved."""
 
-    audit: Audit
+    audit: Contents
     graph: Graph = field(init=False)
     sources: Sources = field(init=False)
     moved: tuple[Moved, ...] = field(init=False)
@@ -131,7 +129,7 @@ class Look:
         return f"{moved.dtype}[{','.join(map(str, arrays[0].dims))}]" if arrays else moved.dtype
 
 
-def wastes(audit: Audit) -> list[Waste]:
+def wastes(audit: Contents) -> list[Waste]:
     """Everything that is wasted on the wire or in memory."""
     look = Look(audit)
     users = [moved for moved in look.moved if not look.is_planned(moved)]  # a plan weighs latency too, and is not told of bytes

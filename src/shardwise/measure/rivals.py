@@ -36,23 +36,6 @@ def own(equation: Equation, mesh: AnyMesh) -> Callable[..., Any]:
     return jax.jit(unsharded(equation), in_shardings=ins, out_shardings=NamedSharding(mesh, equation.result.layout.spec))
 
 
-def own_gradient(up: Equation, down: Equation, mesh: AnyMesh) -> Callable[..., Any]:
-    """The gradients of `squared` of two products in a row, as the compiler partitions them by itself."""
-    first, second = unsharded(up), unsharded(down)
-
-    def pair(a: Any, b: Any, w: Any) -> Any:
-        h = lax.with_sharding_constraint(first(a, b), NamedSharding(mesh, up.result.layout.spec))
-        return lax.with_sharding_constraint(second(h, w), NamedSharding(mesh, down.result.layout.spec))
-
-    kept = tuple(NamedSharding(mesh, operand.layout.spec) for operand in (*up.operands, down.operands[1]))
-    return jax.jit(gradient(pair), in_shardings=kept, out_shardings=kept)
-
-
-def gradient(pair: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients, by all three arrays, of the sum of squares of what a pair of products makes."""
-    return jax.grad(lambda a, b, w: jnp.sum(pair(a, b, w).astype(jnp.float32) ** 2), (0, 1, 2))
-
-
 def textbook(kind: str, equation: Equation, mesh: AnyMesh) -> Callable[..., Any]:
     """A ring as teaching documents have it: unrolled, into zeros, in whatever order the compiler likes."""
     ring = {"RS": _scattered, "weights": _summed}.get(kind, _gathered)
@@ -102,10 +85,3 @@ def local(terms: Sequence[Sequence[str]], dims: Sequence[str], sizes: dict[str, 
         return jnp.einsum(*(each for pair in pairs for each in pair), [index[dim] for dim in dims])
 
     return function, [jax.ShapeDtypeStruct(tuple(sizes[dim] for dim in term), jnp.bfloat16) for term in terms]
-
-
-def local_gradient(sizes: dict[str, int]) -> tuple[Callable[..., Any], list[Any]]:
-    """The gradients of a pair of products on one device, which holds its share of the hidden dimension F and all rows."""
-    terms = ("IJ", "JF", "FJ")
-    args = [jax.ShapeDtypeStruct(tuple(sizes[dim] for dim in term), jnp.bfloat16) for term in terms]
-    return gradient(lambda a, b, w: a @ b @ w), args

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from shardwise.pictures.gantt import timeline_picture
+from shardwise.compiled.audit import Audit
+from shardwise.compiled.table import HEAD, below, headline, replayed, rows
+from shardwise.pictures.lanes import timeline_picture
 from shardwise.pictures.picture import Part, Picture, Table, Words
-
-if TYPE_CHECKING:
-    from shardwise.compiled.audit import Audit
 
 
 def audit_picture(audit: Audit) -> Picture:
     """Everything that the audit's text says, and when it is modelled what runs when."""
-    from shardwise.compiled.table import HEAD, below, headline, replayed, rows
-
     timeline = replayed(audit)
     listed, left_out = rows(audit, timeline)
     parts: list[Part] = []

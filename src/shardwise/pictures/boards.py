@@ -12,6 +12,7 @@ import numpy as np
 from shardwise.layout import subscript
 from shardwise.pictures.picture import Board, Box, Picture, Tone, Track
 from shardwise.pictures.placement import Placement, devices_text, slice_text
+from shardwise.pictures.plain_text import drawn_board, plain
 
 MOST_TRACKS = 64  # rows, and columns, of blocks that a picture draws
 STRIP = 16  # blocks in one line before it is folded
@@ -24,6 +25,11 @@ def placed(placement: Placement) -> Picture:
     """A placement as a whole picture."""
     drawn = board(placement)
     return Picture(f"{placement.name}{placement.layout}", placement.headline(), (drawn,))
+
+
+def blocks(placement: Placement, width: int = 100) -> str:
+    """The blocks as boxes of plain text, at most so many characters wide."""
+    return plain(drawn_board(board(placement), width))
 
 
 def board(placement: Placement, most_rows: int = MOST_TRACKS, most_columns: int = MOST_TRACKS) -> Board:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shardwise.pictures.picture import Table
-from shardwise.planning.explain import bytes_text
-from shardwise.planning.plan import Candidate
+from shardwise.planning.ranking import Candidate
 from shardwise.steps import describe
+from shardwise.units import bytes_text
 
 
 def wire_table(candidate: Candidate) -> Table:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, assert_never
 
 from shardwise.errors import MeshError, MissingExtraError, one_line
-from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words, picture_of
 from shardwise.pictures.svg import svg
 from shardwise.pictures.svg_pen import isolated
 
@@ -33,13 +33,13 @@ def fragment(picture: Picture) -> str:
     return template("picture.html.j2").render(picture=_shown(picture), parts=parts)
 
 
-def notebook(draw: Callable[[], Picture]) -> str | None:
+def notebook(shown: Any) -> str | None:
     """What `_repr_html_` gives: the fragment, or None, so that a notebook takes the SVG or the text: without Jinja2, and of
     more devices than a picture shows."""
     if importlib.util.find_spec("jinja2") is None:
         return None
     try:
-        return fragment(draw())
+        return fragment(picture_of(shown))
     except MeshError:
         return None
 

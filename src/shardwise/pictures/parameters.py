@@ -12,11 +12,13 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from shardwise import views
 from shardwise.errors import ArrayError, counted
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.pictures.picture import Picture, Table
-from shardwise.planning.explain import bytes_text
+from shardwise.pictures.plain_text import text
+from shardwise.units import bytes_text
 
 MOST_LEAVES = 200
 
@@ -93,19 +95,10 @@ class Parameters:
             yield f"left out: {self.others} {verb} no array"
 
     def __str__(self) -> str:
-        from shardwise.pictures.text import text
-
         return text(self.picture(), 160)
 
-    def _repr_svg_(self) -> str:
-        from shardwise.pictures.svg import svg
-
-        return svg(self.picture())
-
-    def _repr_html_(self) -> str | None:
-        from shardwise.pictures.page import notebook
-
-        return notebook(self.picture)
+    _repr_svg_ = views.svg
+    _repr_html_ = views.html
 
 
 def parameters(tree: Any) -> Parameters:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass, replace
+from typing import Any
 
+from shardwise import views
 from shardwise.errors import one_line
 
 
@@ -201,20 +203,20 @@ class Picture:
     description: str
     parts: tuple[Part, ...]
 
-    def __str__(self) -> str:
-        from shardwise.pictures.text import text
+    __str__ = views.text
+    _repr_svg_ = views.svg
+    _repr_html_ = views.html
 
-        return text(self)
 
-    def _repr_svg_(self) -> str:
-        from shardwise.pictures.svg import svg
+def picture_of(shown: Any) -> Picture:
+    """The neutral picture of a value; of one that has none its text."""
+    return shown if isinstance(shown, Picture) else views.view(shown, "picture")
 
-        return svg(self)
 
-    def _repr_html_(self) -> str | None:
-        from shardwise.pictures.page import notebook
-
-        return notebook(lambda: self)
+def words_of(shown: Any) -> Picture:
+    """The text of a value as a picture."""
+    lines = tuple(str(shown).split("\n"))
+    return Picture(type(shown).__name__, lines[0], (Words(lines, code=True),))
 
 
 def left_out(board: Board) -> str:

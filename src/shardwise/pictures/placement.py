@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise import views
 from shardwise.errors import MeshError, one_line
 from shardwise.layout import Layout, padded_size, shard_slices
 from shardwise.mesh import Mesh
@@ -107,10 +108,7 @@ class Placement:
         Args:
             width: of the text at most, in characters.
         """
-        from shardwise.pictures.boards import board
-        from shardwise.pictures.text import drawn_board, plain
-
-        return plain(drawn_board(board(self), width))
+        return views.view(self, "blocks", width)
 
     def table(self) -> str:
         """Device, slices and shape of every shard."""
@@ -145,11 +143,7 @@ class Placement:
     def __str__(self) -> str:
         return f"{self.headline()}\n{self.picture()}\n{self.table()}"
 
-    def _repr_svg_(self) -> str:
-        from shardwise.pictures.boards import placed
-        from shardwise.pictures.svg import svg
-
-        return svg(placed(self))
+    _repr_svg_ = views.svg
 
 
 def slice_text(part: slice, size: int) -> str:

@@ -15,11 +15,12 @@ from shardwise.pictures.flows import movement
 from shardwise.pictures.picture import Arrow, Board, Part, Picture, Sign, Strip, Table, Words
 from shardwise.pictures.placement import Placement
 from shardwise.planning.agreement import long, notes
-from shardwise.planning.explain import bytes_text, ranking_rows, seconds_text
-from shardwise.planning.plan import Candidate, Ranking
+from shardwise.planning.explain import ranking_rows
 from shardwise.planning.problem import routes_of
+from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.program import Program
 from shardwise.steps import Fused, Step, collectives_of, consumed, describe, moved_axes, parts, touched
+from shardwise.units import bytes_text, seconds_text
 
 MOST_CARDS = 4  # devices before and after a transfer
 SMALL = 6  # rows and columns of blocks of one of many boards
@@ -47,12 +48,6 @@ def plan_picture(ranked: Ranking) -> Picture:
             *program_parts(best.program, task.sizes, best),
         ),
     )
-
-
-def program_picture(program: Program, sizes: Mapping[str, int], title: str = "") -> Picture:
-    """A program alone, step by step."""
-    steps = "; ".join(describe(step) for step in program.steps) or "nothing moves"
-    return Picture(title or f"{program.output}{program.result}", steps, tuple(program_parts(program, sizes)))
 
 
 def program_parts(program: Program, sizes: Mapping[str, int], priced: Candidate | None = None) -> Iterator[Part]:

@@ -19,13 +19,12 @@ from shardwise.pictures.svg_chart import joined
 from shardwise.pictures.svg_pen import stacked
 from shardwise.pictures.svg_stage import stages
 from shardwise.pictures.svg_style import style
-from shardwise.planning.explain import bytes_text
+from shardwise.units import SECONDS, bytes_text
 
 PREFIX = "r-"
 LEVELS = 6  # of zoom, each twice the one before
 MOST_BARS = 800  # of a lane; closer ones are drawn as one
 LEAST_STAGE, WIDEST = 600.0, 1000.0  # pixels of a stage: below the first it scrolls
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def report_page(told: Sheet, version: str) -> str:
@@ -156,9 +155,9 @@ def _lane(lane: Lane) -> dict[str, Any]:
 
 def _scale(seconds: float, most: int) -> Iterator[tuple[str, str]]:
     """Round times in one unit, as percents of the whole."""
-    from shardwise.pictures.gantt import ticks
+    from shardwise.pictures.lanes import ticks
 
-    unit, name = next(((unit, name) for unit, name in UNITS if seconds >= unit), UNITS[-1])
+    unit, name = next(((unit, name) for unit, name in SECONDS if seconds >= unit), SECONDS[-1])
     for share, _ in ticks(seconds, most):
         yield _percent(share), f"{round(share * seconds / unit, 6):.6g} {name}" if share else "0"
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardwise.chips.links import assumptions
-from shardwise.compiled.table import flops_text
 from shardwise.errors import AuditMismatchError, counted
 from shardwise.pictures.boards import board
 from shardwise.pictures.estimates import memory_steps, wire_table
-from shardwise.pictures.gantt import timeline_lanes
+from shardwise.pictures.lanes import timeline_lanes
 from shardwise.pictures.picture import Board, Lanes, Table
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.scenes import Play, play
 from shardwise.planning.agreement import long, notes
-from shardwise.planning.explain import bytes_text, ranking_rows, seconds_text, steps_text, summary
-from shardwise.planning.plan import Ranking
+from shardwise.planning.explain import ranking_rows, steps_text, summary
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import routes_of
+from shardwise.planning.ranking import Ranking
+from shardwise.units import bytes_text, flops_text, seconds_text
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit

@@ -19,7 +19,6 @@ from shardwise.mesh import Mesh
 from shardwise.pictures.film import Film, film
 from shardwise.pictures.flows import MOST_DEVICES, MOST_ON_STAGE, lacking, moment, stages
 from shardwise.pictures.picture import Stage
-from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.prices import StepCost
 from shardwise.program import Program, relayout, unfused
 from shardwise.steps import (
@@ -39,6 +38,7 @@ from shardwise.steps import (
     parts,
     touched,
 )
+from shardwise.units import bytes_text, seconds_text
 
 FEW_ELEMENTS = 16  # of an array that is drawn as it is
 

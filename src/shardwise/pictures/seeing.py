@@ -6,19 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.compiled.audit import Audit
 from shardwise.errors import LayoutError, MeshError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand, parse_operand
-from shardwise.pictures.audits import audit_picture
-from shardwise.pictures.boards import placed
-from shardwise.pictures.gantt import timeline_picture
-from shardwise.pictures.picture import Picture, Words
 from shardwise.pictures.placement import Placement
-from shardwise.pictures.plans import plan_picture
-from shardwise.planning.plan import Ranking
-from shardwise.schedule.timeline import Timeline
 
 NO_SIZES = "no sizes are given: one element a block"
 
@@ -109,23 +101,3 @@ def _devices(mesh: Any) -> list[int] | None:
     from shardwise.pictures.live import device_ids
 
     return device_ids(mesh)
-
-
-def picture_of(shown: Any) -> Picture:
-    """The neutral picture of what `seen` gives; of what has none its text."""
-    match shown:
-        case Picture():
-            return shown
-        case Placement():
-            return placed(shown)
-        case Ranking():
-            return plan_picture(shown)
-        case _ if hasattr(shown, "picture"):
-            return shown.picture()
-        case Timeline():
-            return timeline_picture(shown)
-        case Audit():
-            return audit_picture(shown)
-        case _:
-            lines = tuple(str(shown).split("\n"))
-            return Picture(type(shown).__name__, lines[0], (Words(lines, code=True),))

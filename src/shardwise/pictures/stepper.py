@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from shardwise.pictures.keys import can_step, is_terminal, keyboard
 from shardwise.pictures.picture import Picture, clipped, columns_of
+from shardwise.pictures.plain_text import ASCII, BOXES, Line, Rim, Segment, drawn, plain, text
 from shardwise.pictures.terminal import coloured, painted
-from shardwise.pictures.text import ASCII, BOXES, Line, Rim, Segment, drawn, plain, text
 
 NEXT, BACK = {"space", "enter", "right", "n"}, {"left", "b", "back", "p"}
 WATCHED = 0.2  # seconds between looks at the size of the window

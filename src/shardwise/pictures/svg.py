@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import assert_never
+from typing import Any, assert_never
 from xml.sax.saxutils import escape
 
 from shardwise.errors import one_line
-from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words
+from shardwise.pictures.picture import Board, Lanes, Movement, Part, Picture, Stage, Strip, Table, Words, picture_of
 from shardwise.pictures.svg_board import board, legend
 from shardwise.pictures.svg_chart import lanes, table, words
 from shardwise.pictures.svg_flow import movement, strip
@@ -17,6 +17,11 @@ from shardwise.pictures.svg_stage import stages
 from shardwise.pictures.svg_style import patterns, style
 
 MARGIN = 18.0
+
+
+def shown_as_svg(shown: Any) -> str:
+    """What `_repr_svg_` gives."""
+    return svg(picture_of(shown))
 
 
 def svg(picture: Picture, *, heading: bool | None = None) -> str:

@@ -9,10 +9,11 @@ import sys
 from typing import Any
 
 from shardwise.errors import lines_of, one_line
+from shardwise.pictures.boards import board
 from shardwise.pictures.picture import Picture, Tone
 from shardwise.pictures.placement import Placement
+from shardwise.pictures.plain_text import BOXES, Line, Segment, drawn, drawn_board
 from shardwise.pictures.svg_style import DARK_SHADE, LIGHT, RAMP, SHADES
-from shardwise.pictures.text import BOXES, Line, Segment, drawn, drawn_board
 
 ROLES = {
     "name": "bold", "faint": "dim", "rule": "dim", "product": "bold #0b62a0", "compute": "#6aa9d8", "transfer": "#00a57a",
@@ -92,8 +93,6 @@ def painted(lines: list[Line]) -> list[str]:
 def looked(shown: Any, width: int) -> list[Line]:
     """What is shown as lines that keep their looks; what has none is plain."""
     if isinstance(shown, Placement):
-        from shardwise.pictures.boards import board
-
         table = [[Segment(line, role="" if number else "faint")] for number, line in enumerate(shown.table().split("\n"))]
         return [[Segment(shown.headline(), role="name")], *drawn_board(board(shown), width, BOXES), *table]
     if isinstance(shown, Picture):

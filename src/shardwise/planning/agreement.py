@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.chips import Hardware, Memory, Switch
-from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Ranking
+from shardwise.chips import Memory, Switch
 from shardwise.planning.problem import Problem
+from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.steps import Fused
 
 CLOSE = 0.2  # an estimate is near that is no further from the timeline than this share of it
@@ -58,17 +57,6 @@ def held_out(task: Problem, candidate: Candidate) -> tuple[int, int] | None:
     kinds, chips = _kinds(), chips_of(task)
     known = (kinds.get(kind_of(chip, chips, fused), [0, 0]) for chip in (task.hardware.name, ALL))
     return next(((near, count) for near, count in known if count >= FEW), None)
-
-
-def reached_seconds(hardware: Hardware, estimate: Estimate) -> float:
-    """The seconds of an estimate at the shares of a chip's figures that published measurements reach, where there are any.
-
-    >>> from shardwise.chips import hardware
-    >>> hardware("h100").shares_reached()[0][1].value
-    0.82
-    """
-    shares = {what: figure.value for what, figure in hardware.shares_reached()}
-    return estimate.compute_seconds / shares.get("peak", 1.0) + estimate.exposed_seconds / shares.get("links", 1.0)
 
 
 def short(task: Problem, candidate: Candidate) -> str:

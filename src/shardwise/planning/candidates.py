@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shardwise.errors import PlanError, one_line
+from shardwise import views
+from shardwise.errors import PlanError
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem
@@ -46,10 +47,7 @@ class Candidate:
             raise PlanError("the compiler's own choice has no timeline before it is compiled: take that of `confirmed`")
         return estimated_timeline(self.program, self.estimate, self.task)
 
-    def __str__(self) -> str:
-        from shardwise.planning.explain import steps_text
-
-        return "\n".join(map(one_line, steps_text(self)))
+    __str__ = views.text
 
 
 def priced(program: Program, costs: Costs, task: Problem) -> Candidate:

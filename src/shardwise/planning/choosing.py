@@ -13,8 +13,8 @@ from shardwise.errors import PlanError
 from shardwise.layout import Layout
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.fuse import checked, forms_of, fused_steps, names_of
-from shardwise.planning.overlap import Priced, moving_seconds
-from shardwise.planning.overlap import priced as ring_of
+from shardwise.planning.fused_cost import Priced, moving_seconds
+from shardwise.planning.fused_cost import priced as ring_of
 from shardwise.planning.prices import Costs, StepCost
 from shardwise.planning.problem import Problem
 from shardwise.program import Program, sums_stay_whole

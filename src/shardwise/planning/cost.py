@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
-from shardwise.planning.overlap import ring_cost
+from shardwise.planning.fused_cost import ring_cost
 from shardwise.planning.prices import PLAIN, Blocks, Costs, StepCost, blocks_of, einsum_flops
 from shardwise.program import Program
 from shardwise.steps import (

@@ -8,8 +8,8 @@ from shardwise.chips.links import assumptions
 from shardwise.errors import counted, one_line
 from shardwise.planning.agreement import CLOSE, held_out, long, notes, short
 from shardwise.planning.cost import Estimate
-from shardwise.planning.plan import Candidate, Ranking
 from shardwise.planning.problem import Problem, routes_of
+from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
@@ -24,34 +24,7 @@ from shardwise.steps import (
     moved_axes,
     touched,
 )
-
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-
-
-def seconds_text(seconds: float) -> str:
-    """Seconds with three figures and a unit that fits.
-
-    >>> seconds_text(0.000328)
-    '328 us'
-    """
-    for unit, name in _UNITS:
-        if seconds >= 0.9995 * unit:
-            return f"{seconds / unit:.3g} {name}"
-    return "0 s" if seconds <= 0 else f"{seconds / 1e-9:.3g} ns"
-
-
-def bytes_text(count: float) -> str:
-    """Bytes with three figures and a decimal unit.
-
-    >>> bytes_text(134217728)
-    '134 MB'
-    """
-    for unit, name in _BYTES:
-        if count >= unit:
-            scaled = count / unit
-            return f"{scaled:.0f} {name}" if scaled >= 100 or unit == 1 else f"{scaled:.3g} {name}"
-    return "0 B"
+from shardwise.units import bytes_text, seconds_text
 
 
 def summary(program: Program) -> str:
@@ -185,6 +158,11 @@ def _said(best: Candidate, other: Candidate) -> str:
     if other.confirmed is None:
         return "not compiled"
     return f"{other.seconds / best.seconds:.3g}x the time of the best, as compiled"
+
+
+def steps(candidate: Candidate) -> str:
+    """The steps of a candidate, a line for each."""
+    return "\n".join(map(one_line, steps_text(candidate)))
 
 
 def steps_text(candidate: Candidate) -> list[str]:

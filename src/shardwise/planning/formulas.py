@@ -13,7 +13,6 @@ from shardwise.chips.placing import mesh_order, physical_routes
 from shardwise.errors import counted
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import estimate, step_blocks
-from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.prices import PLAIN, Blocks, Costs, StepCost, start_seconds, turned_bytes
 from shardwise.planning.problem import hardware_on
 from shardwise.program import Program
@@ -33,6 +32,7 @@ from shardwise.steps import (
     moved_axes,
     touched,
 )
+from shardwise.units import bytes_text, seconds_text
 
 
 @dataclass(frozen=True, slots=True)

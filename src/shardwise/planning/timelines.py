@@ -10,7 +10,7 @@ from shardwise.chips import Torus
 from shardwise.chips.links import assumptions
 from shardwise.layout import Axes, Layout
 from shardwise.planning.cost import Estimate
-from shardwise.planning.overlap import priced
+from shardwise.planning.fused_cost import priced
 from shardwise.planning.prices import Costs, StepCost
 from shardwise.planning.problem import Problem, costs_of, routes_of
 from shardwise.program import Program
@@ -35,7 +35,7 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
     """One device's timeline: its matmuls, its links, and its waits, one step after the other.
 
     >>> from shardwise.notation import parse
-    >>> from shardwise.planning.plan import rank
+    >>> from shardwise.planning.ranking import rank
     >>> from shardwise.planning.problem import problem
     >>> sizes = {"I": 16384, "J": 1024, "K": 2048}
     >>> best = rank(problem(parse("A[I_x, J] · B[J, K] -> C[I, K]"), sizes, "x=8", "v5e:2x4"))[0]

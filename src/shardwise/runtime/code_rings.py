@@ -1,7 +1,7 @@
 """The rings as `Plan.code()` writes them: plain JAX, of which each function's text is copied as it stands.
 
 Nothing here may lean on this package but on the strands of its schedules, which are copied too, nor on anything but `jnp`,
-`lax` and what `IMPORTS` names. They do what `shardwise.schedule.rings` says, as the rings of `shardwise.runtime.rings` do,
+`lax` and what `IMPORTS` names. They do what `shardwise.schedule.makers` says, as the rings of `shardwise.runtime.rings` do,
 without what makes those fast in every corner: loops, sums in another dtype, derivatives of their own. JAX differentiates
 them as it does anything.
 """
@@ -45,12 +45,14 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1):
     n, place, at = lax.axis_size(axes), lax.axis_index(axes), term.index(dim)
     width = block.shape[at]
 
-    def factors(part, start, arrays):  # of one product: a part of the whole array, and what the others have there
+    def factors(part, start, arrays):
+        """Of one product: a part of the whole array, and what the others have there."""
         rows, pairs = part.shape[at], zip(arrays, other_terms, strict=True)
         cut = [lax.dynamic_slice_in_dim(x, start, rows, t.index(dim)) if dim in t else x for x, t in pairs]
         return [part, *cut]
 
-    def laid(result, parts, starts):  # blocks of the result, each where it belongs
+    def laid(result, parts, starts):
+        """Blocks of the result, each where it belongs."""
         for part, start in zip(parts, starts, strict=True):
             product, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
             if result is None:  # room, which is not filled: every block has its place
@@ -58,7 +60,8 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1):
             result = lax.dynamic_update_slice_in_dim(result, product, start, axis=to)
         return result
 
-    def added(result, parts, starts):  # a running sum, which what arrives from both sides joins as one product or as two
+    def added(result, parts, starts):
+        """A running sum, which what arrives from both sides joins as one product or as two."""
         rows = len(parts) * parts[0].shape[at]
         cut = sum(x.size * rows // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t)
         if len(parts) > 1 and not is_one_product(cut, result.size):
@@ -103,7 +106,8 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None):
     }
     width = sizes[dim] // n
 
-    def product(arrays, start, span):  # of one part of the block that begins at `start`
+    def product(arrays, start, span):
+        """Of one part of the block that begins at `start`."""
         first, rows = (start + span[0], span[1] - span[0]) if along == dim else (start, width)
         cut = []
         for x, term in zip(arrays, inputs.split(","), strict=True):
@@ -146,7 +150,8 @@ def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None):
         d: size for x, term in zip(operands, inputs.split(","), strict=True) for d, size in zip(term, x.shape, strict=True)
     }
 
-    def laid(result, part, away, span):  # a part of the block of the device so many places above
+    def laid(result, part, away, span):
+        """A part of the block of the device so many places above."""
         if result is None:  # room, which is not filled: every block has its place
             result = lax.empty(tuple(sizes[d] * (n if d == dim else 1) for d in out), part.dtype)
         starts = {dim: (place + away) % n * sizes[dim]}
@@ -192,7 +197,8 @@ def rotate_einsum(terms, *operands, dim, axes):
     in_order = tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in axes)  # as ppermute counts
     places = sorted(itertools.product(*map(range, sizes)), key=lambda at: at if axes == in_order else at[::-1])
 
-    def shard(k, at, turn):  # which one of operand k the device at a place needs; before the first turn its own
+    def shard(k, at, turn):
+        """Which one of operand k the device at a place needs; before the first turn its own."""
         if turn is None:
             return at[k]
         return (at[0] * pieces[0] + at[1] * pieces[1] + turn) // pieces[k] % sizes[k]

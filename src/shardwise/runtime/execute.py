@@ -19,9 +19,9 @@ from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, 
 from shardwise.layout import Layout, not_divisible
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, checked_sizes, padded_sizes, parse
-from shardwise.planning.plan import rank
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem, problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program
 from shardwise.runtime.arrays import (
     as_array,

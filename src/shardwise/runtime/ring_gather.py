@@ -11,7 +11,7 @@ from jax import lax
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
-from shardwise.schedule.rings import gather_matmul
+from shardwise.schedule.makers import gather_matmul
 from shardwise.schedule.strands import is_one_product
 
 Others = Sequence[Sequence[Any]]

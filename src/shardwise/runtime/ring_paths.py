@@ -1,4 +1,4 @@
-"""A ring of devices, and how it is to run; what happens when is in `shardwise.schedule.rings`."""
+"""A ring of devices, and how it is to run; what happens when is in `shardwise.schedule.makers`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from shardwise.schedule.makers import UNROLL
 from shardwise.schedule.places import Pairs
-from shardwise.schedule.rings import UNROLL
 from shardwise.steps import Way
 
 

@@ -18,8 +18,8 @@ from jax import lax
 
 from shardwise.runtime.ring_products import Numbers, Product, as_varying, cut, product, varying_axes
 from shardwise.schedule.events import Await, Matmul, Send
+from shardwise.schedule.makers import rotate_matmul
 from shardwise.schedule.places import Grid, Pair, Pairs
-from shardwise.schedule.rings import rotate_matmul
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from shardwise.runtime.ring_products import (
 )
 from shardwise.schedule.events import Await, Events, Loop, Matmul, Send, Span
 from shardwise.schedule.fused import scattered_along
-from shardwise.schedule.rings import matmul_scatter
+from shardwise.schedule.makers import matmul_scatter
 
 
 @dataclass(frozen=True, slots=True)

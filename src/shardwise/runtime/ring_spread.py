@@ -22,7 +22,7 @@ from shardwise.runtime.ring_products import (
 )
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Span
 from shardwise.schedule.fused import least_read_again
-from shardwise.schedule.rings import matmul_gather
+from shardwise.schedule.makers import matmul_gather
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from shardwise.schedule.timeline import Span, Timeline
+from shardwise.schedule.timeline import Span, Timeline
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:

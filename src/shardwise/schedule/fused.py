@@ -11,7 +11,7 @@ from typing import Any
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.schedule.events import Events
-from shardwise.schedule.rings import gather_matmul, matmul_gather, matmul_scatter
+from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter
 from shardwise.steps import Einsum, EinsumGather, EinsumScatter, GatherEinsum
 
 LANES = 128

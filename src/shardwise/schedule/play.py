@@ -1,6 +1,6 @@
 """How long a schedule takes: its events on one clock, each transfer on the links of its way.
 
->>> from shardwise.schedule.rings import gather_matmul
+>>> from shardwise.schedule.makers import gather_matmul
 >>> links = Links(lambda share, _: 1e-6 * share, both_ways=True)
 >>> played = play(gather_matmul(4, "ring", 1, 1), 1, links, lambda share, parts: 2e-6 * share)
 >>> round(played.seconds * 1e6, 3), round(played.exposed_seconds * 1e6, 3)     # 4 products of 2 us hide hops of 1 us

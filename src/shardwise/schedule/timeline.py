@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardwise import writing
+from shardwise.views import html, text, view
 
 COMPUTE = "compute"
 COMPILED, ESTIMATED = "modelled from the compiled schedule", "as estimated, nothing compiled"
@@ -126,9 +127,7 @@ class Timeline:
 
     def chrome_trace(self) -> dict[str, Any]:
         """The timeline as Chrome's trace events, which ui.perfetto.dev opens."""
-        from shardwise.schedule.chrome import trace
-
-        return trace(self)
+        return view(self, "trace")
 
     def save(self, path: str | Path) -> None:
         """Write the trace as JSON.
@@ -138,13 +137,5 @@ class Timeline:
         """
         writing.write(path, json.dumps(self.chrome_trace()))
 
-    def __str__(self) -> str:
-        from shardwise.schedule.gantt import drawn
-
-        return drawn(self)
-
-    def _repr_html_(self) -> str | None:
-        from shardwise.pictures.gantt import timeline_picture  # the floor of sight, when a notebook asks for it
-        from shardwise.pictures.page import notebook
-
-        return notebook(lambda: timeline_picture(self))
+    __str__ = text
+    _repr_html_ = html

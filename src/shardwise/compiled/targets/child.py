@@ -7,8 +7,8 @@ from multiprocessing.connection import Connection
 
 from shardwise.chips.topology import Topology
 from shardwise.compiled.targets.apart import Failed, Request
-from shardwise.compiled.targets.devices import reason
 from shardwise.compiled.targets.programs import Made, compile_program
+from shardwise.compiled.targets.unattached import reason
 from shardwise.errors import ShardwiseError
 from shardwise.mesh import Mesh
 

@@ -13,7 +13,7 @@ from jaxlib.xla_client import DeviceList
 
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import MemoryUse
-from shardwise.compiled.targets.devices import compiler_options, memory_use, mesh_of, reason
+from shardwise.compiled.targets.unattached import compiler_options, memory_use, mesh_of, reason
 from shardwise.errors import CompileError, MissingExtraError
 from shardwise.mesh import Mesh
 

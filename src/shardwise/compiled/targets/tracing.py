@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from shardwise.compiled.targets.devices import reason
+from shardwise.compiled.targets.unattached import reason
 from shardwise.errors import CompileError
 
 _NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]), "<")

@@ -112,8 +112,3 @@ def leaves(shape: Shape) -> list[Array]:
 def first(text: str) -> Array:
     """The array of a shape as text; of a tuple (a result with its workspace) the first."""
     return leaves(parse(text))[0]
-
-
-def total_bytes(shape: Shape) -> int:
-    """The bytes of all arrays of a shape."""
-    return sum(leaf.bytes for leaf in leaves(shape))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shardwise.errors import NotationError, did_you_mean
 from shardwise.pictures.tours import cases, collectives
-from shardwise.pictures.tours.scenes import Tour
+from shardwise.pictures.tours.stops import Tour
 
 COLLECTIVES: dict[str, Callable[[], Tour]] = {
     "all-gather": collectives.all_gather,

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
-from shardwise.pictures.tours.scenes import (
+from shardwise.pictures.tours.stops import (
     Alone,
     Choice,
     Cost,

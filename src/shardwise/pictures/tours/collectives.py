@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
-from shardwise.pictures.tours.scenes import Alone, Cost, Done, Equal, Held, Needed, Said, Scene, Stop, Tour
+from shardwise.pictures.tours.stops import Alone, Cost, Done, Equal, Held, Needed, Said, Scene, Stop, Tour
 from shardwise.program import Program, shift
 from shardwise.steps import AllGather, AllReduce, AllToAll, ReduceScatter, Slice, Step
 

@@ -10,9 +10,9 @@ import numpy as np
 from shardwise.errors import PlanError
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse
-from shardwise.pictures.tours.scenes import Alone, Check, Choice, Cost, Done, Held, Multiplied, Scene, Stop, Tour
-from shardwise.planning.plan import rank
+from shardwise.pictures.tours.stops import Alone, Check, Choice, Cost, Done, Held, Multiplied, Scene, Stop, Tour
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import Program, unfused
 from shardwise.steps import Einsum, collectives_of, describe
 

@@ -19,8 +19,8 @@ from shardwise.pictures.picture import Board, Part, Picture, Strip, Table, Words
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.sheet import sheet
 from shardwise.pictures.tours.alone import Short, alone, whole_product
-from shardwise.pictures.tours.devices import changed, held, products, program_words, sends, step_words
-from shardwise.pictures.tours.scenes import (
+from shardwise.pictures.tours.holdings import changed, held, products, program_words, sends, step_words
+from shardwise.pictures.tours.stops import (
     Alone,
     Check,
     Choice,
@@ -42,12 +42,12 @@ from shardwise.pictures.tours.scenes import (
     Tour,
 )
 from shardwise.planning.agreement import notes, short
-from shardwise.planning.explain import bytes_text, seconds_text
 from shardwise.planning.formulas import Priced, costs_on, formulas
-from shardwise.planning.plan import rank, ranking
 from shardwise.planning.problem import DTYPE, problem
+from shardwise.planning.ranking import rank, ranking
 from shardwise.reference import run
 from shardwise.steps import collectives_of, describe, moved_axes
+from shardwise.units import bytes_text, seconds_text
 
 MOST_ROWS = 8  # of a table, one for each device
 MOST_PROGRAMS = 5

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
 
 from shardwise.errors import one_line
-
-if TYPE_CHECKING:
-    from shardwise.schedule.timeline import Span, Timeline
+from shardwise.schedule.timeline import Span, Timeline
+from shardwise.units import round_step
 
 MARKS = {"compute": "#", "product": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
 LEGEND = "M products, # other work, . waiting, = collectives, - copies between memories"
@@ -72,9 +70,7 @@ def _scale(step_seconds: float, margin: int, columns: int) -> list[str]:
     whole = step_seconds * 1e6
     if not whole:
         return []
-    step = 10.0**-12
-    while whole / step > 6:
-        step *= 2 if whole / step <= 12 else 2.5 if whole / step <= 15 else 5 if whole / step <= 30 else 10
+    step = round_step(whole)
     ruler, numbers = [" "] * columns, [" "] * (columns + 12)
     ticks = 0
     while (place := int(ticks * step / whole * columns)) < columns:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise import views
 from shardwise.errors import LayoutError, PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.notation import Operand
@@ -176,12 +177,7 @@ class Ranking:
 
     def explain(self) -> str:
         """Every candidate with its cost, what the ones not chosen lose, and the best one step by step."""
-        from shardwise.planning.explain import explain
+        return views.text(self)
 
-        return explain(self)
-
-    def __str__(self) -> str:
-        return self.explain()
-
-    def __repr__(self) -> str:
-        return self.explain()
+    __str__ = __repr__ = explain
+    _repr_html_ = views.html

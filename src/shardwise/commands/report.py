@@ -7,10 +7,13 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise import __version__, writing
+from shardwise import api, writing
 from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
-from shardwise.planning.plan import Ranking
+from shardwise.notation import parse, parse_sizes, sizes_padded_on
 from shardwise.planning.problem import DTYPE
+from shardwise.planning.ranking import Ranking
+from shardwise.units import bytes_text
+from shardwise.version import VERSION
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
@@ -79,7 +82,7 @@ def report(plan: Ranking, audit: Audit | None = None) -> Report:
         _check_audit(plan, audit)
     title = str(plan.task.equation)
     told = sheet(plan, source(plan.best.program, title, sizes=plan.task.sizes), audit)
-    return Report(one_line(title), report_page(told, __version__))
+    return Report(one_line(title), report_page(told, VERSION))
 
 
 def _check_audit(plan: Ranking, audit: Any) -> None:
@@ -92,9 +95,6 @@ def _check_audit(plan: Ranking, audit: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write a report as the command line says."""
-    from shardwise import api
-    from shardwise.notation import parse, parse_sizes, sizes_padded_on
-
     writing.check(options.output)
     path = check_form(options.output)
     sizes = parse_sizes(options.sizes)
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     )  # fmt: skip
     made = report(plan, _rehearsed(plan, options.on) if options.on else None)
     writing.keeping(options.output, made.save)
-    print(f"wrote {path}: {len(made.html.encode()) / 1000:,.0f} kB, open it in a browser")
+    print(f"wrote {path}: {bytes_text(len(made.html.encode()))}, open it in a browser")
     return 0
 
 
@@ -119,7 +119,7 @@ def _hardware_of(target: str | None) -> str | None:
 
 
 def _rehearsed(plan: Any, target: str) -> Audit:
-    from shardwise.evidence import rehearsed
+    from shardwise.commands.rehearse import rehearsed
 
     return rehearsed(plan, target)
 

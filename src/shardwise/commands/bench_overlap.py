@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shardwise import api, writing
 from shardwise.chips.topology import Topology
-from shardwise.compiled.lock import Made
-from shardwise.errors import HardwareError, ShardwiseError
-from shardwise.evidence import start, versions
-from shardwise.measure import overlap
-from shardwise.measure.overlap import HEAD, MODELLED, Case, Pair, Ran, Row
-from shardwise.notation import parse
+from shardwise.commands.making import start, versions
+from shardwise.commands.session import progress
+from shardwise.compiled.lockfile import Made
+from shardwise.errors import HardwareError
+from shardwise.measure import overlap_rows
+from shardwise.measure.overlap_rows import HEAD, MODELLED, Case, Ran, Row
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import Candidate
 from shardwise.planning.prices import einsum_flops
 from shardwise.planning.problem import Problem
+from shardwise.planning.ranking import Candidate
 from shardwise.program import Program, unfused
-from shardwise.session import progress
 from shardwise.steps import Automatic, Einsum
-
-PAIRED = 2  # of each product's candidates, put together for the gradient of a pair
 
 
 def run(options: argparse.Namespace) -> int:
     """Compile the corpus, or a part of it, for a target, and print a row for each case as it comes."""
     target = str(_known(options.on))
-    wanted = overlap.cases(target, options.kinds, options.sizes)
+    wanted = overlap_rows.cases(target, options.kinds, options.sizes)
     if options.json is not None:
         writing.check(options.json)
     start([Made("bench-overlap", on=target)])
@@ -44,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         # A file holds the rows so far; what passes them on, as a pipe, is given all at once.
         if options.json is not None and (len(rows) == len(wanted) or not writing.streams(options.json)):
             _write(options.json, target, rows)
-    print("\n" + "\n".join(overlap.sentences(overlap.summarised(rows))))
+    print("\n" + "\n".join(overlap_rows.sentences(overlap_rows.summarised(rows))))
     return 0
 
 
@@ -62,7 +58,8 @@ def _print(row: Row, first: bool) -> None:
     widths = [max(len(name), 16 if name == "I x J x K" else 6) for name in head]
     if first:
         print("  ".join(name.ljust(width) for name, width in zip(head, widths, strict=True)).rstrip())
-    print("  ".join(cell.ljust(width) for cell, width in zip(overlap.cells(row), widths, strict=True)).rstrip(), flush=True)
+    cells = zip(overlap_rows.cells(row), widths, strict=True)
+    print("  ".join(cell.ljust(width) for cell, width in cells).rstrip(), flush=True)
 
 
 def _write(path: str, target: str, rows: list[Row]) -> None:
@@ -70,8 +67,8 @@ def _write(path: str, target: str, rows: list[Row]) -> None:
         "on": target,
         "times": f"microseconds, {MODELLED}",
         "versions": versions(target),
-        "rows": [overlap.facts_of(row) for row in rows],
-        "summary": dataclasses.asdict(overlap.summarised(rows)),
+        "rows": [overlap_rows.facts_of(row) for row in rows],
+        "summary": dataclasses.asdict(overlap_rows.summarised(rows)),
     }
     text = json.dumps(facts, ensure_ascii=False, indent=2) + "\n"
     writing.keeping(path, lambda place: writing.write(place, text))
@@ -84,13 +81,13 @@ def measured(case: Case) -> Row:
     """Plan a case and confirm the plan, and compile what it is compared with."""
     from shardwise.compiled.compiling import rehearse
     from shardwise.compiled.confirming import rehearsed, tried
-    from shardwise.compiled.targets.devices import target_mesh
+    from shardwise.compiled.targets.unattached import target_mesh
     from shardwise.measure import rivals
 
     topology = Topology.parse(case.target)
-    equation = overlap.KINDS[case.kind]
-    plan = _planned(equation, case.sizes, topology)
-    task, plains = plan.task, _planned(equation, case.sizes, topology, overlap=False).candidates
+    equation = overlap_rows.KINDS[case.kind]
+    plan = planned(equation, case.sizes, topology)
+    task, plains = plan.task, planned(equation, case.sizes, topology, overlap=False).candidates
     mesh = rivals.on_auto(target_mesh(topology, task.mesh))
     args = rivals.shapes(task.equation.operands, case.sizes, mesh)
     own = ran(rehearse(rivals.own(task.equation, mesh), *args, on=topology))
@@ -101,12 +98,12 @@ def measured(case: Case) -> Row:
     plain = _plain(chosen, plains)
     whole = compiled[plain][1] if plain in compiled else ran(rehearsed(task, plain, topology))
     matmul = local_seconds(task, plain, topology)
-    written, best = overlap.bounds(task, case.kind, plains, matmul, chosen.estimate.flops)
+    written, best = overlap_rows.bounds(task, case.kind, plains, matmul, chosen.estimate.flops)
     return Row(
         target=case.target, kind=case.kind, size=case.size, program=summary(chosen.program),
         own=own, textbook=book, ours=ours, plain=whole,
-        priced=as_compiled.step, estimate=_microseconds(priced.estimate.seconds),
-        local=_microseconds(matmul), written_bound=_microseconds(written), best_bound=_microseconds(best),
+        priced=as_compiled.step, estimate=microseconds(priced.estimate.seconds),
+        local=microseconds(matmul), written_bound=microseconds(written), best_bound=microseconds(best),
     )  # fmt: skip
 
 
@@ -121,7 +118,8 @@ def _plain(chosen: Candidate, plains: Sequence[Candidate]) -> Program:
     return min(plains, key=lambda each: abs(each.estimate.flops - chosen.estimate.flops)).program
 
 
-def _planned(equation: str, sizes: dict[str, int], topology: Topology, overlap: bool = True) -> api.Plan:
+def planned(equation: str, sizes: dict[str, int], topology: Topology, overlap: bool = True) -> api.Plan:
+    """The plan of an equation on one axis over all devices of a topology."""
     return api.plan(equation, sizes=sizes, mesh={"x": topology.size}, hardware=str(topology), overlap=overlap)
 
 
@@ -130,16 +128,17 @@ def ran(audit: Any) -> Ran:
     line = audit.timeline()
     permutes = [each for each in audit.collectives if each.kind == "collective-permute"]
     return Ran(
-        step=_microseconds(line.step_seconds),
-        exposed=_microseconds(line.exposed_seconds),
-        compute=_microseconds(line.compute_seconds),
+        step=microseconds(line.step_seconds),
+        exposed=microseconds(line.exposed_seconds),
+        compute=microseconds(line.compute_seconds),
         temporary_bytes=audit.memory.temporaries if audit.memory else 0,
         permutes=len(permutes),
         hidden=sum(bool(each.hidden_by) for each in permutes),
     )
 
 
-def _microseconds(seconds: float) -> float:
+def microseconds(seconds: float) -> float:
+    """Seconds as a row says them."""
     return round(1e6 * seconds, 2)
 
 
@@ -164,52 +163,3 @@ def _local(task: Problem, program: Program) -> tuple[dict[str, int], Einsum, Any
             found.append((flops, sizes, step, layouts))
     _, sizes, product, layouts = max(found, key=lambda each: each[0])
     return sizes, product, layouts
-
-
-# The gradient of two products.
-
-
-def measured_pair(target: str, sizes: dict[str, int]) -> Pair:
-    """The gradient of the squares of an up and a down product: the compiler's own, and the best of the plans' pairs.
-
-    Args:
-        sizes: of rows I, of the model J, and of the hidden dimension F.
-    """
-    from shardwise.compiled.compiling import rehearse
-    from shardwise.compiled.targets.devices import target_mesh
-    from shardwise.measure import rivals
-
-    topology = Topology.parse(target)
-    grid = target_mesh(topology)
-    auto = rivals.on_auto(grid)
-    up, down = (parse(text) for text in overlap.PAIR)
-    operands = (*up.operands, down.operands[1])
-    own = ran(rehearse(rivals.own_gradient(up, down, auto), *rivals.shapes(operands, sizes, auto), on=topology))
-    args = rivals.shapes(operands, sizes, grid)
-    found: list[tuple[Ran, tuple[str, str]]] = []
-    for function, names in _pairs(sizes, topology, grid):
-        try:
-            audit = rehearse(rivals.gradient(function), *args, on=topology, mesh=grid)
-        except ShardwiseError:  # as for want of memory: another pair serves
-            continue
-        found.append((ran(audit), names))
-    if not found:
-        raise ShardwiseError(f"{target}: no pair of plans compiles for I={sizes['I']}, J={sizes['J']}, F={sizes['F']}")
-    ours, names = min(found, key=lambda each: each[0].step)
-    function, whole = rivals.local_gradient({**sizes, "F": sizes["F"] // topology.size})
-    matmul = rehearse(function, *whole, on=topology).timeline().compute_seconds
-    return Pair(target, "x".join(str(sizes[dim]) for dim in "IJF"), names, own, ours, _microseconds(matmul))
-
-
-def _pairs(sizes: dict[str, int], topology: Topology, mesh: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
-    plans = []
-    for text in overlap.PAIR:
-        dims = parse(text).dims
-        plans.append(_planned(text, {dim: sizes[dim] for dim in dims}, topology))
-    for first, second in itertools.product(*(plan.candidates[:PAIRED] for plan in plans)):
-        up, down = plans[0].function(mesh, first), plans[1].function(mesh, second)
-
-        def both(a: Any, b: Any, w: Any, up: Any = up, down: Any = down) -> Any:
-            return down(up(a, b), w)
-
-        yield both, (summary(first.program), summary(second.program))

@@ -11,10 +11,10 @@ from typing import Any
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
-from shardwise.compiled.schedule.kernels import Cores
-from shardwise.compiled.schedule.replay import Event, Player, Run, flattened
-from shardwise.compiled.schedule.tape import FROM_HOST, PER_SECOND, TO_HOST, record
-from shardwise.compiled.schedule.work import Workbook
+from shardwise.compiled.replaying.kernels import Cores
+from shardwise.compiled.replaying.replay import Event, Player, Run, flattened
+from shardwise.compiled.replaying.tape import FROM_HOST, PER_SECOND, TO_HOST, record
+from shardwise.compiled.replaying.work import Workbook
 from shardwise.compiled.text.hlo import Module
 from shardwise.mesh import Mesh
 from shardwise.schedule.timeline import COMPUTE, Share, Span, Timeline

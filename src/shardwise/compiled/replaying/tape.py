@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from shardwise.chips.links import Route
 from shardwise.compiled.facts import Collective
-from shardwise.compiled.schedule.kernels import Cores, copied, kernel
-from shardwise.compiled.schedule.traffic import remote_traffic, traffic
-from shardwise.compiled.schedule.work import products
+from shardwise.compiled.replaying.kernels import Cores, copied, kernel
+from shardwise.compiled.replaying.traffic import remote_traffic, traffic
+from shardwise.compiled.replaying.work import products
 from shardwise.compiled.text.flow import carries_on
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.loops import trip_count

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
-from shardwise.planning.explain import bytes_text, seconds_text
-
-if TYPE_CHECKING:
-    from shardwise.schedule.timeline import Span, Timeline
+from shardwise.schedule.timeline import Span, Timeline
+from shardwise.schedule.timeline_text import totals
+from shardwise.units import bytes_text, round_step, seconds_text
 
 WORDS = {
     "product": "products", "compute": "other work", "wait": "waiting for transfers: exposed",
@@ -20,8 +18,6 @@ WORDS = {
 
 def timeline_picture(timeline: Timeline) -> Picture:
     """A timeline with its sums, its lanes, and what of each collective work hides."""
-    from shardwise.schedule.gantt import totals
-
     title = f"{timeline.name} on {timeline.hardware}"
     chart = timeline_lanes(timeline)
     parts = (chart, _shares(timeline)) if timeline.shares else (chart,)
@@ -30,8 +26,6 @@ def timeline_picture(timeline: Timeline) -> Picture:
 
 def timeline_lanes(timeline: Timeline) -> Lanes:
     """The lanes alone, with their sums and what was assumed."""
-    from shardwise.schedule.gantt import totals
-
     whole = timeline.step_seconds
     lanes = tuple(
         Lane(name, tuple(_bars(timeline, name)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")
@@ -72,10 +66,7 @@ def ticks(seconds: float, most: int = 6) -> Iterator[tuple[float, str]]:
     """
     if seconds <= 0:
         return
-    exponent = -12
-    while seconds / 10.0 ** (exponent + 1) > most:
-        exponent += 1
-    step = next(n * 10.0**exponent for n in (1, 2, 2.5, 5, 10) if seconds / (n * 10.0**exponent) <= most)
+    step = round_step(seconds, most)
     for number in range(int(seconds / step * (1 + 1e-9)) + 1):
         yield round(number * step / seconds, 9), seconds_text(number * step) if number else "0"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.compiled import lock
+from shardwise.compiled import lockfile
 from shardwise.compiled.drift import difference, drift, report
 from shardwise.compiled.facts import Collective, MemoryUse, Work
-from shardwise.compiled.lock import Entry, Lock, Made, Memory, Row
+from shardwise.compiled.lockfile import Entry, Lock, Made, Memory, Row
 from shardwise.errors import FileError
 from shardwise.mesh import Mesh
 
@@ -45,7 +45,7 @@ def audit(*collectives: Collective, **facts) -> SimpleNamespace:
 
 
 def with_rows(*rows: Row, **facts) -> Entry:
-    return dataclasses.replace(STEP, rows=tuple(sorted(rows, key=lock.row_order)), **facts)
+    return dataclasses.replace(STEP, rows=tuple(sorted(rows, key=lockfile.row_order)), **facts)
 
 
 # What is written is read.
@@ -60,7 +60,7 @@ rows = st.builds(
 )
 memories = st.builds(Memory, counts, counts, counts, counts)
 entries = st.builds(
-    Entry, texts, texts, texts, st.lists(rows, max_size=4).map(lambda found: tuple(sorted(found, key=lock.row_order))),
+    Entry, texts, texts, texts, st.lists(rows, max_size=4).map(lambda found: tuple(sorted(found, key=lockfile.row_order))),
     st.none() | memories, counts, st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(sorted(found.items()))),
     st.none() | st.builds(Made, *[texts] * 6),
 )  # fmt: skip
@@ -68,7 +68,7 @@ entries = st.builds(
 
 @given(st.lists(entries, max_size=3, unique_by=lambda entry: entry.key), st.floats(0, 2))
 def test_what_is_written_is_read(found, tolerance):
-    read = lock.parse(lock.text_of(Lock(tuple(found), tolerance)))
+    read = lockfile.parse(lockfile.text_of(Lock(tuple(found), tolerance)))
     assert sorted(read.entries, key=lambda e: (e.name, e.target)) == sorted(found, key=lambda e: (e.name, e.target))
     assert read.memory_tolerance == tolerance
 
@@ -77,7 +77,7 @@ def test_what_is_written_is_read(found, tolerance):
 def test_the_text_does_not_depend_on_the_order(found, random):
     shuffled = list(found)
     random.shuffle(shuffled)
-    assert lock.text_of(Lock(tuple(found))) == lock.text_of(Lock(tuple(shuffled)))
+    assert lockfile.text_of(Lock(tuple(found))) == lockfile.text_of(Lock(tuple(shuffled)))
 
 
 @given(entries)
@@ -87,15 +87,15 @@ def test_nothing_drifts_from_itself(entry):
 
 def test_files(tmp_path):
     path = tmp_path / "comms.lock"
-    lock.write(path, [STEP], 0.05)
-    assert lock.read(path) == Lock((STEP,), 0.05)
+    lockfile.write(path, [STEP], 0.05)
+    assert lockfile.read(path) == Lock((STEP,), 0.05)
     assert [each.name for each in tmp_path.iterdir()] == ["comms.lock"]
     with pytest.raises(FileError, match=r"nowhere/comms.lock: there is no folder nowhere in .*: make it, or name another"):
-        lock.write(tmp_path / "nowhere" / "comms.lock", [STEP])
+        lockfile.write(tmp_path / "nowhere" / "comms.lock", [STEP])
 
 
 def test_a_file_is_read_by_people():
-    assert lock.text_of(Lock((STEP,))).split("\n\n")[1] == (
+    assert lockfile.text_of(Lock((STEP,))).split("\n\n")[1] == (
         "[[program]]\n"
         'name = "train:step"\n'
         'target = "v5e:2x4"\n'
@@ -115,7 +115,7 @@ def test_a_file_is_read_by_people():
 
 
 def test_like_collectives_of_one_line_are_one_row():
-    made = lock.lock_entry(
+    made = lockfile.lock_entry(
         audit(
             collective("/work/b.py:9"), collective("/work/b.py:9", trips=4, wire_bytes=4 * 14.7 * MB),
             collective("/work/b.py:10"), collective("/work/b.py:9", wire_bytes=MB),
@@ -137,14 +137,14 @@ def test_like_collectives_of_one_line_are_one_row():
 
 
 def test_an_audit_of_nothing():
-    made = lock.lock_entry(audit(memory=None), name="other")
+    made = lockfile.lock_entry(audit(memory=None), name="other")
     assert (made.key, made.rows, made.memory) == ("other@v5e:2x4", (), None)
-    assert lock.parse(lock.text_of(Lock((made,)))).entries == (made,)
+    assert lockfile.parse(lockfile.text_of(Lock((made,)))).entries == (made,)
 
 
 # Damage.
 
-GOOD = lock.text_of(Lock((STEP,)))
+GOOD = lockfile.text_of(Lock((STEP,)))
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,12 @@ GOOD = lock.text_of(Lock((STEP,)))
 def test_damage_is_told(old, new, message):
     assert old in GOOD
     with pytest.raises(FileError, match=message):
-        lock.parse(GOOD.replace(old, new, 1))
+        lockfile.parse(GOOD.replace(old, new, 1))
 
 
 def test_a_program_that_stands_twice():
     with pytest.raises(FileError, match=r"comms.lock, the program at line 19: train:step@v5e:2x4 stands twice"):
-        lock.parse(GOOD + "\n" + GOOD.split("\n\n")[1])
+        lockfile.parse(GOOD + "\n" + GOOD.split("\n\n")[1])
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"\x00", b"[" * 100_000, b"a = 1\x01", b"\xef\xbb\xbfversion = 1"])
@@ -185,14 +185,14 @@ def test_a_file_of_something_else(tmp_path, data):
     path = tmp_path / "comms.lock"
     path.write_bytes(data)
     with pytest.raises(FileError, match=r"comms.lock: .*restore it"):
-        lock.read(path)
+        lockfile.read(path)
 
 
 def test_no_file(tmp_path):
     with pytest.raises(FileError, match=r"there is no lock file .*: write one with `shardwise lock module:function`"):
-        lock.read(tmp_path / "comms.lock")
+        lockfile.read(tmp_path / "comms.lock")
     with pytest.raises(FileError, match="this is a folder, and no file to read"):
-        lock.read(tmp_path)
+        lockfile.read(tmp_path)
 
 
 @given(st.data())
@@ -201,7 +201,7 @@ def test_no_cut_or_changed_file_is_taken_or_crashes(data):
     cut = data.draw(st.integers(0, len(GOOD)))
     extra = data.draw(texts)
     try:
-        read = lock.parse(GOOD[:cut] + extra)
+        read = lockfile.parse(GOOD[:cut] + extra)
     except FileError:
         return
     assert all(entry.rows == STEP.rows for entry in read.entries)

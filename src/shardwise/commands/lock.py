@@ -9,14 +9,14 @@ from pathlib import Path
 
 from shardwise import writing
 from shardwise.chips.topology import Topology
-from shardwise.compiled import lock
+from shardwise.commands.making import compiled, made_by, start, versions
+from shardwise.compiled import lockfile
 from shardwise.compiled.drift import difference, report, versions_lines
-from shardwise.compiled.lock import Entry, Lock, Made
+from shardwise.compiled.lockfile import Entry, Lock, Made
 from shardwise.errors import FileError, ShardwiseError, counted, did_you_mean, leading, one_line
-from shardwise.evidence import compiled, made_by, start, versions
 from shardwise.mesh import Mesh
-from shardwise.planning.explain import bytes_text
 from shardwise.projects import project_of
+from shardwise.units import bytes_text
 
 FILE = "comms.lock"
 
@@ -74,7 +74,7 @@ def _refuse_making(options: argparse.Namespace) -> None:
 def _lock_functions(path: Path, functions: list[str], options: argparse.Namespace) -> int:
     if options.name and len(functions) > 1:
         raise ShardwiseError(f"--name {one_line(options.name)}: it names one function, and {len(functions)} are given")
-    lock.held_in(path)  # a damaged one is told before anything long
+    lockfile.held_in(path)  # a damaged one is told before anything long
     made = [made_by(function, options) for function in functions]
     start(made)
     entries = [_entry(options.name or how.function, how, path, options) for how in made]
@@ -85,7 +85,7 @@ def _lock_functions(path: Path, functions: list[str], options: argparse.Namespac
 def _entry(name: str, made: Made, path: Path, options: argparse.Namespace) -> Entry:
     folder = path.absolute().parent
     audit = compiled(made, folder, started=True, inside=None if options.allow_outside else project_of(path))
-    return lock.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
+    return lockfile.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
 
 
 def _write(path: Path, entries: list[Entry]) -> None:
@@ -93,7 +93,7 @@ def _write(path: Path, entries: list[Entry]) -> None:
 
     def put(place: str) -> None:
         nonlocal held
-        held, sure = lock.update(place, entries)
+        held, sure = lockfile.update(place, entries)
         if not sure:
             print(f"shardwise: {path}: its file system has no locks: write one lock file at a time here", file=sys.stderr)
 
@@ -112,7 +112,7 @@ def _write(path: Path, entries: list[Entry]) -> None:
 
 def _again(path: Path, functions: list[str], options: argparse.Namespace) -> int:
     """Compile what is locked again, and compare or overwrite; an entry that cannot be compiled holds up no other."""
-    held = lock.read(path)
+    held = lockfile.read(path)
     chosen = _chosen(held, functions)
     start([entry.made for entry in chosen if entry.made is not None and _is_sound(entry.made)])
     fresh: list[Entry] = []

@@ -6,13 +6,15 @@ import json
 
 import pytest
 
+from benchmarks.overlap import row_of
+from benchmarks.pairs import measured_pair
 from shardwise.cli import main
-from shardwise.measure.overlap import KINDS, Case, row_of
+from shardwise.commands.bench_overlap import _local
+from shardwise.measure.overlap_rows import KINDS, Case
 from shardwise.notation import parse
-from shardwise.overlapping import _local, measured_pair
 from shardwise.planning.explain import summary
-from shardwise.planning.plan import rank
 from shardwise.planning.problem import problem
+from shardwise.planning.ranking import rank
 from shardwise.program import unfused
 
 pytestmark = pytest.mark.usefixtures("kept_texts")

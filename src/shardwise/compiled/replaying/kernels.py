@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardwise.chips import Hardware, Memory, Torus
-from shardwise.compiled.schedule.demands import demand
-from shardwise.compiled.schedule.work import Workbook, products
+from shardwise.compiled.replaying.demands import demand
+from shardwise.compiled.replaying.work import Workbook, products
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.stated import stated_cost

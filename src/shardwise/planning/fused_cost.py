@@ -11,9 +11,9 @@ from shardwise.chips import Memory
 from shardwise.layout import Layout
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
 from shardwise.schedule.events import Events, Send
+from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
-from shardwise.schedule.rings import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.strands import is_one_product
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
 

@@ -17,12 +17,12 @@ from shardwise.chips.links import Hop
 from shardwise.errors import HardwareError, MeshError, PlanError
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import names_of
-from shardwise.planning.plan import Candidate, rank
 from shardwise.planning.problem import OVERLAPS, costs_of, problem
+from shardwise.planning.ranking import Candidate, rank
 from shardwise.program import unfused
 from shardwise.schedule.events import Events, Send, unrolled
+from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.schedule.play import Links, Played, play
-from shardwise.schedule.rings import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.steps import Fused
 
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"

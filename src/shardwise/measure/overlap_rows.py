@@ -19,8 +19,6 @@ KINDS = {
     "weights": "A[I_x, J] · B[J_x, K] -> C[I_x, K]",
 }
 SIZES = ("16384x1024x2048", "8192x8192x28672", "8192x28672x8192", "8192x8192x8192", "4096x16384x53248")
-TARGETS = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4", "v7x:2x2x1", "v4:2x2x2", "v5e:4x4", "v6e:4x4")
-PAIR = ("A[I_x, J] · B[J, F_x] -> H[I, F_x]", "H[I, F_x] · W[F_x, J] -> Y[I_x, J]")
 ITEM_BYTES = 2  # all of it is bfloat16
 CLOSE = 0.2  # how far an estimate may be from the timeline
 MODELLED = "modelled from the compiled schedule"
@@ -100,22 +98,6 @@ class Row:
     @property
     def agrees(self) -> bool:
         return abs(self.agreement - 1) <= CLOSE
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The gradient of a loss of two products, up and down: the compiler's own, and the two plans'."""
-
-    target: str
-    size: str
-    programs: tuple[str, str]
-    own: Ran
-    ours: Ran
-    local: float
-
-    @property
-    def gain(self) -> float:
-        return self.own.step / self.ours.step
 
 
 def cases(target: str, kinds: str = "", sizes: str = "") -> list[Case]:
@@ -261,19 +243,6 @@ def sentences(found: Summary) -> Iterator[str]:
     yield f"{found.hidden} of {found.permutes} permutes behind a product"
 
 
-def row_of(facts: dict[str, Any]) -> Row:
-    """A row from what `dataclasses.asdict` made of it."""
-    read: dict[str, Any] = {name: Ran(**value) if isinstance(value, dict) else value for name, value in facts.items()}
-    return Row(**read)
-
-
-def pair_of(facts: dict[str, Any]) -> Pair:
-    """A pair from what `dataclasses.asdict` made of it."""
-    own, ours = Ran(**facts["own"]), Ran(**facts["ours"])
-    read: dict[str, Any] = {**facts, "programs": tuple(facts["programs"]), "own": own, "ours": ours}
-    return Pair(**read)
-
-
-def facts_of(row: Row | Pair) -> dict[str, Any]:
+def facts_of(row: Row) -> dict[str, Any]:
     """A row as plain data."""
     return dataclasses.asdict(row)

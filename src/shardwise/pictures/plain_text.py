@@ -37,7 +37,7 @@ MOST_ROWS = 12  # rows of blocks
 MOST_CELL = 24  # columns of one cell
 MOST_CELLS = 60  # columns of one cell of a table
 MOST_WIRES = 24
-# Of bars on a lane, as `schedule.gantt` writes them.
+# Of bars on a lane, as `schedule.timeline_text` writes them.
 MARKS = {"product": "M", "compute": "#", "wait": ".", "stall": ",", "transfer": "=", "copy": "-", "loop": "~"}
 
 
@@ -163,9 +163,11 @@ class _Cells:
 
     @property
     def width(self) -> int:
+        """Of the whole board, in columns."""
         return self.margin + sum(self.widths) + len(self.widths) + 1 + sum(3 * bool(track.gap) for track in self.board.columns)
 
     def lines(self) -> Iterator[Line]:
+        """The board from top to bottom: labels of columns, then for each row of boxes a rule and its cells."""
         board, rows = self.board, self.board.rows
         if board.labelled:
             yield from self._column_labels()

@@ -1,0 +1,106 @@
+"""What commands share that run or compile: devices chosen before JAX starts, dtypes of 64 bits, and progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.errors import DeviceError, ShardwiseError, one_line
+from shardwise.mesh import Mesh
+
+WIDE = ("float64", "int64", "uint64", "complex128")
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Say on stderr what is being done, if it takes over a second, and how long it took."""
+    said, what = threading.Event(), one_line(what)
+
+    def say() -> None:
+        said.set()
+        print(f"{what} ...", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(1.0, say)
+    timer.daemon = True
+    started = time.perf_counter()
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if said.is_set():
+            print(f"{what}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+def choose_devices(count: int, platform: str | None) -> None:
+    """Choose the platform before JAX starts; the host appears as so many devices."""
+    import jax
+
+    from shardwise.runtime.devices import MOST_SIMULATED, simulate
+
+    if platform == "cpu":
+        simulate(count)
+        return
+    with contextlib.suppress(RuntimeError):  # JAX has started already: take its devices as they are
+        jax.config.update("jax_num_cpu_devices", min(count, MOST_SIMULATED))
+    if platform:
+        jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
+
+
+def mesh_on(grid: Mesh, platform: str | None, axis_types: Any = None) -> Any:
+    """A mesh on the devices that are there.
+
+    Raises:
+        DeviceError: there are too few, or none of the platform.
+    """
+    from shardwise.runtime.devices import make_mesh
+
+    try:
+        with _logged_in_lines():
+            mesh = make_mesh(grid, axis_types=axis_types)
+    except ShardwiseError:
+        raise
+    except (RuntimeError, AssertionError) as error:  # JAX asserts where it finds no backend of the platform
+        said = one_line(str(error)).strip() or "JAX finds none"
+        raise DeviceError(
+            f"no {platform or 'such'} devices can be used here: {said}; leave off --platform, or use cpu"
+        ) from None
+    have = mesh.devices.flat[0].platform
+    if platform and have != platform:
+        raise DeviceError(f"--platform {platform}: JAX has started already, with {have} devices")
+    return mesh
+
+
+class _Lines(logging.Handler):
+    """Writes what is logged on one line, with the error that it is of and no traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        print(one_line(f"JAX: {record.getMessage()}{f': {error}' if error else ''}"), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _logged_in_lines() -> Iterator[None]:
+    """While JAX starts: of a plug-in that cannot, as one for GPUs where there is none, JAX would log a traceback."""
+    logger = logging.getLogger("jax")
+    handlers, propagate = logger.handlers, logger.propagate
+    lines: list[logging.Handler] = [_Lines(logging.WARNING)]
+    logger.handlers, logger.propagate = lines, False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
+
+
+@contextlib.contextmanager
+def enough_bits(dtype: str) -> Iterator[None]:
+    """Numbers of 64 bits where they are asked for, which JAX would make ones of 32 in silence."""
+    import jax
+
+    with jax.enable_x64(True) if dtype in WIDE else contextlib.nullcontext():
+        yield
