@@ -79,7 +79,7 @@ class Quantity(float):
         return self + -1.0 * other
 
     def __rsub__(self, other: float) -> Quantity:
-        return -1.0 * self + other
+        return (self - other) * -1.0
 
     def __mul__(self, other: float) -> Quantity:
         return Quantity(float(self) * float(other), _multiplied(self.formula, formula_of(other)))
