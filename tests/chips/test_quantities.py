@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.chips.quantities import FLOATS, FORMULAS, Quantity, formula_of, longest, value_of
+from shardwise.chips.links import FLOATS
+from shardwise.chips.quantities import FORMULAS, Quantity, formula_of, longest, value_of
 
 numbers = st.floats(0.5, 1e6)
 letters = st.builds(Quantity.named, st.sampled_from("ABCD"), numbers, st.sampled_from(["", "s", "B"]))

@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
-from shardwise.chips.quantities import FLOATS, Arithmetic
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
 Pricer = Callable[[float, float], float]
 RING = 2  # links of a device that a ring fills, one for each direction
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+
+
+class Arithmetic(NamedTuple):
+    """How prices are computed: on floats, or on quantities, which keep their formulas.
+
+    `name(symbol, value, unit, *said)` gives the number back, or that letter for it.
+    """
+
+    name: Callable[..., float]
+    longest: Callable[[float, float], float]
+    total: Callable[[Iterable[float]], float]
+
+
+FLOATS = Arithmetic(lambda symbol, value, unit="", *said: value, max, math.fsum)
 
 
 def wire_bytes(kind: str, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:

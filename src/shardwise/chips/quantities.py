@@ -1,16 +1,17 @@
 """Quantities: floats that keep the formula by which they were computed.
 
 Prices are computed by functions of floats. Given quantities in their place, the same lines give the same values with their
-formulas beside: sums of products of letters. The functions take an `Arithmetic`: whether a number that they name becomes a
-letter, and whether the longer of two times is told as such. On floats both cost nothing.
+formulas beside: sums of products of letters. The functions take an `Arithmetic`: on floats what it does costs nothing, and on
+quantities numbers become letters, and the longer of two times is told as such.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from shardwise.chips.links import Arithmetic
 
 
 class Product(NamedTuple):
@@ -118,18 +119,6 @@ def longest(first: float, second: float) -> float:
     return Quantity(max(first, second), (_single(Longest(tuple(formulas))),))
 
 
-class Arithmetic(NamedTuple):
-    """How prices are computed: on floats, or on quantities.
-
-    `name(symbol, value, unit, *said)` gives the number back, or that letter for it.
-    """
-
-    name: Callable[..., float]
-    longest: Callable[[float, float], float]
-    total: Callable[[Iterable[float]], float]
-
-
-FLOATS = Arithmetic(lambda symbol, value, unit="", *said: value, max, math.fsum)
 FORMULAS = Arithmetic(Quantity.named, longest, sum)
 
 

@@ -8,8 +8,19 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shardwise.chips import Compiler, Hardware, Memory, Torus
-from shardwise.chips.links import RING, Hop, Pricer, Routes, memory_seconds, pricer, ring_hop, ringed, torus_routes
-from shardwise.chips.quantities import FLOATS, Arithmetic
+from shardwise.chips.links import (
+    FLOATS,
+    RING,
+    Arithmetic,
+    Hop,
+    Pricer,
+    Routes,
+    memory_seconds,
+    pricer,
+    ring_hop,
+    ringed,
+    torus_routes,
+)
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
