@@ -33,16 +33,19 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought
+# Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
+LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought: for 0.5 MB it takes 0.65 of 5.0 us
 LANES, SUBLANES = 128, 8  # a TPU's memory holds an array in tiles of so many elements of its last dimension, and rows of them
 AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
-STARTING = 3  # times as long as the rest of a product its start takes at most
+STARTING = 3  # times as long as the rest of a product its start takes at most: 128 x 128 x 128 takes 2.8 us, and 0.6 by this
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
+# Blocks that are no wider, in tiles, and end within one are put together slowly. Wider ones are, too: four of 8192 x 704 are
+# gathered in 591 us, and in 441 by this.
+NARROW = 5
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
     "reduce-scatter": "this compiler makes it an all-reduce and a slice",
 }
-NARROW = 5  # tiles: blocks that are no wider and end within one are put together slowly
 
 
 @dataclass(frozen=True, slots=True)
