@@ -36,7 +36,7 @@ def tasks() -> list[Problem]:
     return [*some, *chains, dataclasses.replace(chains[0], memory_limit=5e7)]
 
 
-@pytest.mark.parametrize("task", tasks(), ids=str)
+@pytest.mark.parametrize("task", tasks(), ids=lambda task: f"{task.equation} on {task.mesh}, {task.hardware.name}")
 def test_a_bound_from_one_order_leaves_out_no_candidate(task, monkeypatch):
     try:
         bounded = told(ranking(task))

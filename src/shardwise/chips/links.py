@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
 from shardwise.layout import Axes
@@ -19,6 +19,20 @@ from shardwise.mesh import Mesh
 Pricer = Callable[[float, float], float]
 RING = 2  # links of a device that a ring fills, one for each direction
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+
+
+class Arithmetic(NamedTuple):
+    """How prices are computed: on floats, or on quantities, which keep their formulas.
+
+    `name(symbol, value, unit, *said)` gives the number back, or that letter for it.
+    """
+
+    name: Callable[..., float]
+    longest: Callable[[float, float], float]
+    total: Callable[[Iterable[float]], float]
+
+
+FLOATS = Arithmetic(lambda symbol, value, unit="", *said: value, max, math.fsum)
 
 
 def wire_bytes(kind: str, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
@@ -57,7 +71,9 @@ def collective_seconds(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in
     return pricer(kind, hardware, mesh, axes)(in_bytes, out_bytes)
 
 
-def pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None) -> Pricer:
+def pricer(
+    kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
+) -> Pricer:  # fmt: skip
     """The time of one collective over mesh axes, as a function of the bytes of a shard before and after.
 
     On a torus `routes` says what each axis has of its links; by default `torus_routes` lays the mesh on it.
@@ -69,9 +85,10 @@ def pricer(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes
         return lambda in_bytes, out_bytes: 0.0
     match hardware.links:
         case Torus() as torus:
-            return _torus_pricer(kind, torus, hardware, axes, routes or torus_routes(torus, mesh, hardware.devices_per_chip))
+            table = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
+            return _torus_pricer(kind, torus, hardware, axes, table, arithmetic)
         case Switch() as switch:
-            return _switch_pricer(kind, switch, mesh, axes)
+            return _switch_pricer(kind, switch, mesh, axes, arithmetic)
         case Memory() as memory:
             return _memory_pricer(kind, memory, mesh)
         case _:
@@ -176,46 +193,59 @@ def _parts(size: int, dimensions: int, longest: int) -> list[int]:
     return [*parts, size]
 
 
-def _torus_pricer(kind: str, torus: Torus, hardware: Hardware, axes: Axes, table: Routes) -> Pricer:
-    routes = [table[axis] for axis in axes]
-    n = math.prod(route.size for route in routes)
-    latency = torus.hop_seconds.value * sum(route.hops for route in routes)
-    around = (n - 1) / n / sum(route.bytes_per_s for route in routes)  # seconds for each gathered byte
-    # Half of the bytes cross the middle of each axis, half of those each way: a quarter of an all-gather.
-    across = max(route.size / 4 / route.bytes_per_s for route in routes)
-    # A permuted shard shares each link with those that pass through: half of the hops, on average.
-    crowded = max(1.0, sum(route.hops for route in routes) / 2) * hardware.devices_per_chip / torus.bytes_per_s.value
-    return _priced(kind, latency, around, across, crowded)
+def _torus_pricer(
+    kind: str, torus: Torus, hardware: Hardware, axes: Axes, table: Routes, arithmetic: Arithmetic
+) -> Pricer:  # fmt: skip
+    name, routes = arithmetic.name, [table[axis] for axis in axes]
+    hops = sum(route.hops for route in routes)
+    latency = name("L", name("hop", torus.hop_seconds.value, "s") * hops, "s")
+    match kind:
+        case "all-to-all":
+            # Half of the bytes cross the middle of each axis, half of those each way: a quarter of an all-gather.
+            speeds = [name("W", route.bytes_per_s, "B/s", route.says) for route in routes]
+            each = max(name("n", route.size, "", "devices") / 4 / speed for route, speed in zip(routes, speeds, strict=True))
+        case "collective-permute":
+            # A permuted shard shares each link with those that pass through: half of the hops, on average.
+            crowd = name("c", max(1.0, hops / 2), "", "shards share a link")
+            each = crowd * hardware.devices_per_chip / name("W", torus.bytes_per_s.value, "B/s", "a link")
+        case _:
+            n = name("n", math.prod(route.size for route in routes), "", "devices")
+            each = (n - 1) / n / name("W", sum(route.bytes_per_s for route in routes), "B/s", *[route.says for route in routes])
+    return _priced(kind, latency, each, arithmetic)
 
 
-def _switch_pricer(kind: str, switch: Switch, mesh: Mesh, axes: Axes) -> Pricer:
-    n = mesh.extent(axes)
+def _switch_pricer(kind: str, switch: Switch, mesh: Mesh, axes: Axes, arithmetic: Arithmetic) -> Pricer:
+    name, count = arithmetic.name, mesh.extent(axes)
     node = int(switch.node_devices.value)
     inside = group_in_node(mesh, axes, node)
-    nodes = n // inside
-    latency = switch.hop_seconds.value * math.ceil(math.log2(n))
-    egress = switch.bytes_per_s.value
+    latency = name("L", name("hop", switch.hop_seconds.value, "s") * math.ceil(math.log2(count)), "s")
+    egress = name("W", switch.bytes_per_s.value, "B/s", "out of a device")
     # Between nodes: a node's network is shared by all of its groups.
-    network = switch.node_bytes_per_s.value * inside / min(node, mesh.size)
-    around = max((n - 1) / n / egress if inside > 1 else 0.0, (nodes - 1) / nodes / network)
-    across = max((n - 1) / n / egress, inside * (n - inside) / n / network)
-    alone = max(1 / egress, inside / network if nodes > 1 else 0.0)
-    return _priced(kind, latency, around, across, alone)
+    network = name("W", switch.node_bytes_per_s.value * inside / min(node, mesh.size), "B/s", "its share of a node's network")
+    n, d = name("n", count, "", "devices"), name("d", inside, "", "of them in a node")
+    match kind:
+        case "all-to-all":
+            each = max((n - 1) / n / egress, d * (n - d) / n / network)
+        case "collective-permute":
+            each = max(1 / egress, d / network if count > inside else 0.0)
+        case _:
+            m = name("m", count // inside, "", "nodes")
+            each = max((n - 1) / n / egress if inside > 1 else 0.0, (m - 1) / m / network)
+    return _priced(kind, latency, each, arithmetic)
 
 
-def _priced(kind: str, latency: float, around: float, across: float, alone: float) -> Pricer:
-    """Seconds from constants: `around` for each gathered byte V, `across` and `alone` for each byte of a shard."""
+def _priced(kind: str, latency: float, each: float, arithmetic: Arithmetic) -> Pricer:
+    """Seconds from constants: `each` for a byte that is gathered or, of other collectives, of a device's shard."""
+    longest = arithmetic.longest
     match kind:
         case "all-gather":
-            return lambda in_bytes, out_bytes: max(latency, out_bytes * around)
-        case "reduce-scatter":
-            return lambda in_bytes, out_bytes: max(latency, in_bytes * around)
+            return lambda in_bytes, out_bytes: longest(latency, out_bytes * each)
+        case "reduce-scatter" | "all-to-all":
+            return lambda in_bytes, out_bytes: longest(latency, in_bytes * each)
         case "all-reduce":
-            return lambda in_bytes, out_bytes: 2 * max(latency, in_bytes * around)
-        case "all-to-all":
-            return lambda in_bytes, out_bytes: max(latency, in_bytes * across)
+            return lambda in_bytes, out_bytes: 2 * longest(latency, in_bytes * each)
         case _:
-            return lambda in_bytes, out_bytes: latency + in_bytes * alone
+            return lambda in_bytes, out_bytes: latency + in_bytes * each
 
 
 @functools.lru_cache(maxsize=1024)
@@ -276,7 +306,9 @@ class Hop:
         return self.latency + sent_bytes * self.seconds_per_byte
 
 
-def ring_hop(hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None) -> Hop:
+def ring_hop(
+    hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
+) -> Hop:  # fmt: skip
     """What one step of a ring over mesh axes takes: the links on its path alone.
 
     >>> from shardwise.chips import hardware
@@ -284,6 +316,7 @@ def ring_hop(hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None =
     >>> hop.both_ways, round(hop.seconds(45e6) * 1e6)       # 45 MB over one link of 4.5e10 bytes/s, and a hop
     (True, 1001)
     """
+    name = arithmetic.name
     match hardware.links:
         case Torus() as torus:
             table = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
@@ -292,10 +325,11 @@ def ring_hop(hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None =
             closes = all(closes_to_a_ring(route, link) for route in found)
             strides = [max(1, route.hops // max(1, route.size // 2 if closes else route.size - 1)) for route in found]
             hops = max(strides, default=1) if closes else max((route.hops for route in found), default=1)
-            return Hop(max(strides, default=1) / link, torus.hop_seconds.value * hops, both_ways=closes)
+            latency = name("hop", torus.hop_seconds.value, "s") * hops
+            return Hop(max(strides, default=1) / name("W", link, "B/s", "a link"), latency, both_ways=closes)
         case Switch() as switch:
-            price = _switch_pricer("collective-permute", switch, mesh, axes)
-            return Hop(price(2**30, 2**30) / 2**30, switch.hop_seconds.value, both_ways=False)
+            price = _switch_pricer("collective-permute", switch, mesh, axes, arithmetic)
+            return Hop(price(2**30, 2**30) / 2**30, name("hop", switch.hop_seconds.value, "s"), both_ways=False)
         case Memory() as memory:
             price = _memory_pricer("collective-permute", memory, mesh)
             return Hop((price(2**20, 2**20) - price(0, 0)) / 2**20, price(0, 0), both_ways=False)

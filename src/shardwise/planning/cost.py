@@ -14,6 +14,7 @@ from shardwise.planning.prices import PLAIN, Blocks, Costs, StepCost, blocks_of,
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
+    AllReduce,
     AllToAll,
     Automatic,
     CollectivePermute,
@@ -83,15 +84,17 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     wire: dict[tuple[str, Axes], float] = {}
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
-        took = [held[name] for name in consumed(step)]
+        took = sum([held[name] for name in consumed(step)])
         if product_of(step) is not None:
             products.add(touched(step))
-        made = shard_bytes(touched(step), after[touched(step)])
+        size = shard_bytes(touched(step), after[touched(step)])
+        live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
+        took, made = _named(step, took, size, costs)
         blocks = step_blocks(step, before, after, shape_of)
-        live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + made
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
-        if after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None:
-            cost = replace(cost, seconds=cost.seconds + costs.leaving(kind(step), moved_axes(step), made, blocks))
+        last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None
+        if last and (copied := costs.leaving(kind(step), moved_axes(step), made, blocks)):
+            cost = replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
         priced.append(cost)
         if priced[-1].wire_bytes:
             key = (kind(step) if product_of(step) is None else "collective-permute", moved_axes(step))
@@ -99,7 +102,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         for name in consumed(step):
             given.pop(name, None)
             held.pop(name, None)
-        held[touched(step)] = made
+        held[touched(step)] = size
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
     total = math.fsum(cost.seconds for cost in priced)
@@ -134,6 +137,22 @@ def step_blocks(
     return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes)
 
 
+def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:
+    """The bytes that a step takes and makes on a device, as letters: V of what is gathered, S of a shard."""
+    name = costs.arithmetic.name
+    match step:
+        case Einsum():
+            return name("read", took, "B"), name("written", made, "B")
+        case AllGather():
+            return took, name("V", made, "B", "bytes when gathered")
+        case AllReduce():
+            return name("V", took, "B", "bytes when gathered"), name("V", made, "B", "bytes when gathered")
+        case ReduceScatter():
+            return name("V", took, "B", "bytes when gathered"), name("S", made, "B", "bytes of a shard")
+        case _:
+            return name("S", took, "B", "bytes of a shard"), name("S", made, "B", "bytes of a shard")
+
+
 def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, int]) -> float:
     product = product_of(step)
     return 0.0 if product is None else einsum_flops([before[name].names for name in product.operands], product.dims, sizes)
@@ -141,13 +160,14 @@ def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, i
 
 def _priced(
     step: Step, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout],
-    took: list[float], made: float, blocks: Blocks, live: float,
+    took: float, made: float, blocks: Blocks, live: float,
 ) -> StepCost:  # fmt: skip
     match step:
         case Einsum(operands, _, dims):
             local = {d: s // costs.mesh.extent(a) for n in operands for d, a in before[n].dims for s in [sizes[d]]}
             flops = einsum_flops([before[name].names for name in operands], dims, local)
-            return StepCost(costs.einsum(flops, sum(took), made), flops=flops, live_bytes=live)
+            done = costs.arithmetic.name("FLOPs", flops, "FLOPs")
+            return StepCost(costs.einsum(done, took, made), flops=flops, live_bytes=live)
         case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
             return ring_cost(step, costs, sizes, before, live)
         case Slice():
@@ -157,6 +177,6 @@ def _priced(
         case _:
             assert not isinstance(step, Fused | Automatic), "the compiler's own has no price before it is compiled"
             name = kind(step)
-            seconds = costs.collective(name, step.axes, took[0], made, blocks)
-            sent = wire_bytes(name, costs.mesh, step.axes, took[0], made)
+            seconds = costs.collective(name, step.axes, took, made, blocks)
+            sent = wire_bytes(name, costs.mesh, step.axes, took, made)
             return StepCost(seconds, 0.0, sent, live, seconds, seconds)

@@ -34,7 +34,8 @@ class _Product:
 
         read, made = sum(map(moved, self.operands)), moved(self.out)
         added = made if adds and not costs.holds(made) else 0.0
-        return costs.einsum(self.flops * share, read + added, made, is_next)
+        seconds = costs.einsum(self.flops * share, read + added, made, is_next)
+        return costs.arithmetic.name("T", seconds, "s", "a matmul, its arrays by their bytes")
 
     def cut_bytes(self, dim: str, share: float, gathered: int) -> float:
         """Bytes of what one share of `dim` meets in the other operands than the one that is gathered along it."""
@@ -86,7 +87,7 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
         case GatherEinsum(gather, einsum, way, chunks):
             n = costs.mesh.extent(gather.axes)
             product = _product(einsum, costs, sizes, {**before, gather.array: _gathered(before[gather.array], gather)})
-            block = _bytes(before[gather.array], sizes, costs)
+            block = _shard_bytes(gather.array, before, sizes, costs)
             adds = gather.dim not in einsum.dims
             which = einsum.operands.index(gather.array)
             cut = product.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
@@ -126,7 +127,7 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
                 whole[gather.array] = _gathered(before[gather.array], gather)
             product = _product(einsum, costs, sizes, whole)
             first, second = (next(g for g in gathers if g.array == name) for name in einsum.operands)
-            blocks = [_bytes(before[g.array], sizes, costs) for g in (first, second)]
+            blocks = [_shard_bytes(gather.array, before, sizes, costs) for gather in (first, second)]
             return _rotation((first, second), costs, product, blocks)
         case _:
             assert_never(step)
@@ -138,9 +139,13 @@ def _ring(
 ) -> Priced:  # fmt: skip
     """A ring whose blocks have so many bytes; hops take no account of who sends."""
     hop, n = costs.hop(axes), costs.mesh.extent(axes)
+
+    def moved(share: float, _: Send | None = None) -> float:
+        return costs.arithmetic.name("H", hop.seconds(share * block), "s", "a hop")
+
     moving = moving_seconds(costs, axes, way, block)
     cover = costs.cover * block / flops_of_block if flops_of_block else math.inf
-    links = Links(lambda share, _: hop.seconds(share * block), hop.both_ways, cover)
+    links = Links(moved, hop.both_ways, cover)
     if isinstance(costs.hardware.links, Memory):
         links = ASIDE
     over = ",".join(axes)
@@ -151,40 +156,42 @@ def _ring(
 def moving_seconds(costs: Costs, axes: tuple[str, ...], way: str, block: float) -> float:
     """How long blocks of so many bytes take to go round a ring, if nothing holds them up."""
     hop = costs.hop(axes)
-    return (costs.mesh.extent(axes) - 1) * hop.seconds(block) / (2 if way == "bidirectional" and hop.both_ways else 1)
+    one = costs.arithmetic.name("H", hop.seconds(block), "s", "a hop")
+    return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways else 1)
 
 
 def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blocks: Sequence[float]) -> Priced:
     """Both operands rotate at once, each along links of its own; nothing hides that they first move to where they meet."""
     grid = Grid((costs.mesh.extent(gathers[0].axes), costs.mesh.extent(gathers[1].axes)))
     hops = [costs.hop(gather.axes) for gather in gathers]
+    lanes = (",".join(gathers[0].axes), ",".join(gathers[1].axes))
 
     def moved(_: float, send: Send) -> float:
         k = send.transfer
         assert send.turn is not None
-        return send.turn.hops(k) * hops[k].seconds(blocks[k])
+        return send.turn.hops(k) * costs.arithmetic.name("H", hops[k].seconds(blocks[k]), "s", f"a hop over {lanes[k]}")
 
     events = rotate_matmul(grid.sizes)
     one = product.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
-    moving = math.fsum(moved(1.0, event) for event in events if isinstance(event, Send))
+    moving = costs.arithmetic.total(moved(1.0, event) for event in events if isinstance(event, Send))
     links = ASIDE if isinstance(costs.hardware.links, Memory) else Links(moved)
     sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
-    lanes = (",".join(gathers[0].axes), ",".join(gathers[1].axes))
     return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, product.flops, sent, 2 * sum(blocks))
 
 
 def _product(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> _Product:
     """A local product of operands with these layouts."""
+    name = costs.arithmetic.name
     local = {d: sizes[d] // costs.mesh.extent(axes) for name in einsum.operands for d, axes in before[name].dims}
     terms: Sequence[tuple[str, ...]] = [before[name].names for name in einsum.operands]
 
-    def bytes_of(dims: Sequence[str], item: int) -> float:
-        return item * math.prod(local[dim] for dim in dims)
+    def sized(array: str, dims: Sequence[str], item: int) -> tuple[frozenset[str], float]:
+        return frozenset(dims), name(array, item * math.prod(local[dim] for dim in dims), "B")
 
     return _Product(
-        einsum_flops(terms, einsum.dims, local),
-        tuple((frozenset(term), bytes_of(term, costs.item_bytes)) for term in terms),
-        (frozenset(einsum.dims), bytes_of(einsum.dims, costs.product_bytes)),
+        name("FLOPs", einsum_flops(terms, einsum.dims, local), "FLOPs"),
+        tuple(sized(array, term, costs.item_bytes) for array, term in zip(einsum.operands, terms, strict=True)),
+        sized(einsum.result, einsum.dims, costs.product_bytes),
     )
 
 
@@ -193,5 +200,6 @@ def _gathered(layout: Layout, gather: AllGather) -> Layout:
     return layout.with_axes(gather.dim, held[: len(held) - len(gather.axes)])
 
 
-def _bytes(layout: Layout, sizes: Mapping[str, int], costs: Costs) -> float:
-    return costs.item_bytes * math.prod(layout.shard_shape(sizes, costs.mesh))
+def _shard_bytes(array: str, before: Mapping[str, Layout], sizes: Mapping[str, int], costs: Costs) -> float:
+    shard = costs.item_bytes * math.prod(before[array].shard_shape(sizes, costs.mesh))
+    return costs.arithmetic.name("S", shard, "B", f"bytes of a shard of {array}")

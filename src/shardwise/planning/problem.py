@@ -147,8 +147,23 @@ def costs_of(task: Problem) -> Costs:
     return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task), devices)
 
 
+def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
+    """The prices on a hardware by name, or on a topology as `v5e:2x4`.
+
+    Raises:
+        HardwareError: there is none of that name; MeshError: the topology has fewer devices than the mesh.
+    """
+    chip, topology = hardware_on(hardware, mesh)
+    devices = None if topology is None else topology.size
+    return Costs(chip, mesh, dtype, None, _routes(topology, mesh), devices)
+
+
 def routes_of(task: Problem) -> Routes | None:
     """What the mesh's axes have of the links, where the topology is known."""
-    if task.topology is None or task.topology.kind != "tpu":
+    return _routes(task.topology, task.mesh, task.positions)
+
+
+def _routes(topology: Topology | None, mesh: Mesh, positions: tuple[Position, ...] = ()) -> Routes | None:
+    if topology is None or topology.kind != "tpu":
         return None
-    return physical_routes(task.topology, task.positions or mesh_order(task.topology, task.mesh), task.mesh)
+    return physical_routes(topology, positions or mesh_order(topology, mesh), mesh)

@@ -93,10 +93,10 @@ def play(
                 start, took = max(now, free[lane]), hops[known]
                 free[lane] = arrival[transfer] = start + took
             case Await(transfers):
-                now = max([now, *(arrival[transfer] for transfer in transfers)])
+                now = max([now, *[arrival[transfer] for transfer in transfers]])
                 took = now - start
             case Matmul(parts):
-                key = sum(part.width for part in parts) / width, len(parts)
+                key = sum([part.width for part in parts]) / width, len(parts)
                 if key not in products:
                     products[key] = matmul(*key)
                 took = products[key]

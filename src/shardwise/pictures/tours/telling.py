@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import assert_never
 
@@ -42,17 +43,19 @@ from shardwise.pictures.tours.stops import (
     Tour,
 )
 from shardwise.planning.agreement import notes, short
-from shardwise.planning.formulas import Priced, costs_on, formulas
-from shardwise.planning.problem import DTYPE, problem
+from shardwise.planning.cost import estimate
+from shardwise.planning.prices import StepCost
+from shardwise.planning.problem import DTYPE, costs_on, problem
 from shardwise.planning.ranking import rank, ranking
+from shardwise.planning.terms import told, with_formulas
 from shardwise.reference import run
-from shardwise.steps import collectives_of, describe, moved_axes
+from shardwise.steps import Fused, Step, collectives_of, describe, moved_axes
 from shardwise.units import bytes_text, seconds_text
 
 MOST_ROWS = 8  # of a table, one for each device
 MOST_PROGRAMS = 5
 PROGRAM = 52  # columns of a program's words
-LINE = 78  # characters of a formula with its numbers
+LINE = 76  # characters of a formula with its numbers
 
 
 def screens(tour: Tour, hardware: str) -> tuple[Picture, ...]:
@@ -296,51 +299,54 @@ def _at(sizes, mesh: Mesh) -> str:
 
 def _cost(scene: Scene, hardware: str) -> Iterator[Part]:
     mesh = scene.program.mesh
-    costs = costs_on(hardware, mesh, DTYPE)
+    costs = with_formulas(costs_on(hardware, mesh, DTYPE))
     sizes = scene.large or scene.sizes
-    told = [_at(sizes, mesh) + f", on {costs.hardware.title}", assumptions(costs.hardware, mesh, costs.routes)]
-    yield Words(tuple(told))
+    laid = [_at(sizes, mesh) + f", on {costs.hardware.title}", assumptions(costs.hardware, mesh, costs.routes)]
+    yield Words(tuple(laid))
     lines: list[str] = []
-    priced = formulas(scene.program, costs, sizes)
-    for each in priced:
-        lines += [*([""] if lines else []), *_reckoned(each)]
-    if len(priced) > 1:
-        total = sum(each.cost.seconds for each in priced)
-        lines += [
-            "",
-            f"{seconds_text(total)} in all, {seconds_text(sum(e.cost.exposed_seconds for e in priced))} of it waiting",
-        ]
+    made = estimate(scene.program, costs, sizes)
+    for step, cost in zip(scene.program.steps, made.steps, strict=True):
+        lines += [*([""] if lines else []), *_reckoned(step, cost)]
+    if len(made.steps) > 1:
+        lines += ["", f"{seconds_text(made.seconds)} in all, {seconds_text(made.exposed_seconds)} of it waiting"]
     if scene.large:
-        small = sum(each.cost.seconds for each in formulas(scene.program, costs, scene.sizes))
+        small = estimate(scene.program, costs, scene.sizes).seconds
         lines += [
-            *([""] if len(priced) == 1 else []),
+            *([""] if len(made.steps) == 1 else []),
             f"the few numbers of this tour themselves would take {seconds_text(small)}",
         ]
     yield Words(tuple(lines), code=True)
 
 
-def _reckoned(priced: Priced) -> Iterator[str]:
+def _reckoned(step: Step, cost: StepCost) -> Iterator[str]:
     """A step, its price, and the formula with its numbers."""
-    sent = f"{bytes_text(priced.cost.wire_bytes)} sent by each device" if moved_axes(priced.step) else "nothing sent"
-    yield from _fitted([f"{describe(priced.step)}: {seconds_text(priced.cost.seconds)}", sent], "", ", ")
-    for number, term in enumerate(priced.terms):
-        sides = [
-            f"{'+' if number else ' '} {term.symbols}",
-            " = ".join(filter(None, (term.numbers, seconds_text(term.seconds)))),
-        ]
-        yield from _fitted(sides, "    = ", " = ")
-    yield from _fitted([f"  {priced.letters[0]}", *priced.letters[1:]] if priced.letters else [], "  ", "; ")
+    sent = f"{bytes_text(cost.wire_bytes)} sent by each device" if moved_axes(step) else "nothing sent"
+    yield from _fitted([f"{describe(step)}: {seconds_text(cost.seconds)}", sent], "", ", ")
+    price = told(cost.seconds)
+    for number, term in enumerate(price.terms):
+        label = f"{term.label}: " if term.label else ""
+        sides = [f"{'+' if number else ' '} {label}{term.symbols}", term.numbers, seconds_text(term.seconds)]
+        yield from _fitted(list(dict.fromkeys(sides)), "    = ", " = ")
+    if isinstance(step, Fused):
+        hidden = max(cost.transfer_seconds - cost.exposed_seconds, 0.0)
+        moving = f"{seconds_text(cost.transfer_seconds)} of transfers, {seconds_text(hidden)} of it behind matmuls"
+        yield f"  along the critical path; {moving}"
+    yield from (f"  {line}" for line in _fitted(price.letters, "", "; "))
 
 
-def _fitted(pieces: list[str], indent: str, between: str) -> list[str]:
-    """Pieces joined to lines that are not too long."""
+def _fitted(pieces: Iterable[str], indent: str, between: str) -> list[str]:
+    """Pieces joined to lines that are not too long; one that is longer than a line is broken before its signs."""
     lines: list[str] = []
     for piece in pieces:
         if lines and len(lines[-1]) + len(between) + len(piece) <= LINE:
             lines[-1] += between + piece
-        else:
-            lines.append((indent if lines else "") + piece)
+            continue
+        whole = (indent if lines else "") + piece
+        lines += [whole] if len(whole) <= LINE else _fitted(_BEFORE_SIGNS.split(whole), "      ", " ")
     return lines
+
+
+_BEFORE_SIGNS = re.compile(r"(?<=\S) (?=[·/+=] )|(?<=,) ")
 
 
 def _placed(look: Placed) -> Strip:
