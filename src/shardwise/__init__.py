@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from shardwise.compiled.compiling import audit, rehearse
     from shardwise.errors import ShardwiseError
     from shardwise.layout import Layout
+    from shardwise.measure.comparing import compare
+    from shardwise.measure.comparison import Comparison
     from shardwise.mesh import Mesh
     from shardwise.notation import Equation, parse
     from shardwise.program import Program
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Audit": "shardwise.compiled.audit",
     "Check": "shardwise.runtime.checking",
+    "Comparison": "shardwise.measure.comparison",
     "Equation": "shardwise.notation",
     "Hardware": "shardwise.chips",
     "Layout": "shardwise.layout",
@@ -48,6 +51,7 @@ _HOMES = {
     "Topology": "shardwise.chips.topology",
     "audit": "shardwise.compiled.compiling",
     "check": "shardwise.runtime.checking",
+    "compare": "shardwise.measure.comparing",
     "einsum": "shardwise.api",
     "hardware": "shardwise.chips",
     "make_mesh": "shardwise.runtime.devices",

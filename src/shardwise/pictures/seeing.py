@@ -9,10 +9,12 @@ from typing import Any
 from shardwise.compiled.audit import Audit
 from shardwise.errors import LayoutError, MeshError
 from shardwise.layout import Layout
+from shardwise.measure.comparison import Comparison
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand, parse_operand
 from shardwise.pictures.audits import audit_picture
 from shardwise.pictures.boards import placed
+from shardwise.pictures.comparisons import comparison_picture
 from shardwise.pictures.gantt import timeline_picture
 from shardwise.pictures.picture import Picture, Words
 from shardwise.pictures.placement import Placement
@@ -126,6 +128,8 @@ def picture_of(shown: Any) -> Picture:
             return timeline_picture(shown)
         case Audit():
             return audit_picture(shown)
+        case Comparison():
+            return comparison_picture(shown)
         case _:
             lines = tuple(str(shown).split("\n"))
             return Picture(type(shown).__name__, lines[0], (Words(lines, code=True),))
