@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shardwise import __version__
+from shardwise import __version__, comparing
 from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     planning.set_defaults(command=plan_command)
     running = commands.add_parser(
         "run",
-        help="plan, place, run, check and time an equation on this machine's devices",
+        help="plan, place, run and check an equation on this machine's devices",
         epilog=f"example:\n  {EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -139,7 +139,6 @@ def _parser() -> argparse.ArgumentParser:
     _platform_option(running)
     running.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                          help="compare with the unsharded result (default: yes)")  # fmt: skip
-    running.add_argument("--runs", type=int, default=5, help="timed runs, 1 to 1000 (default 5); after 20 s no more are begun")
     running.set_defaults(command=run_command)
     hardware = commands.add_parser(
         "hardware",
@@ -154,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     _tour_parser(commands)
     _report_parser(commands)
     _evidence_parsers(commands)
+    comparing.add_parsers(commands)
     return parser
 
 
@@ -313,6 +313,7 @@ def _problem_options(parser: argparse.ArgumentParser, dtype: str, json: bool = T
     parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
     parser.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     parser.add_argument("--exact", action="store_true", help="only programs that make every sum on one device at once")
+    comparing.overlap_option(parser)
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -334,7 +335,8 @@ def plan_command(options: argparse.Namespace) -> int:
         sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
     ranked = api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
-        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, exact=options.exact, confirm=options.confirm,
+        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, overlap=options.overlap, exact=options.exact,
+        confirm=options.confirm,
     )  # fmt: skip
     if options.code:
         print(ranked.code(), end="")

@@ -60,6 +60,15 @@ def compiled(made: Made, folder: str | Path | None = None, *, started: bool = Fa
         started: the devices have been chosen already (`start`).
         inside: the folders of the project that functions are imported from; None for any.
     """
+    function, args, mesh = prepared(made, folder, started=started, inside=inside)
+    with users_output_aside(), progress(f"compiling {made.function}"), enough_bits(widest(args)):
+        return _compile(function, args, mesh, made.on)
+
+
+def prepared(
+    made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None
+) -> tuple[Any, tuple[Any, ...], Any]:
+    """A function as the command line says it, its arguments, and the mesh; as `compiled`."""
     grid = Mesh.parse(made.mesh) if made.mesh else None
     with users_output_aside():
         with progress("starting JAX"):
@@ -69,11 +78,10 @@ def compiled(made: Made, folder: str | Path | None = None, *, started: bool = Fa
         mesh = _mesh(grid, made)
         args = arguments(made.args, mesh, folder, inside) if made.args else ()
         check_call(made.function, function, args)
-        with progress(f"compiling {made.function}"), enough_bits(_widest(args)):
-            return _compile(function, args, mesh, made.on)
+    return function, args, mesh
 
 
-def _widest(args: tuple[Any, ...]) -> str:
+def widest(args: tuple[Any, ...]) -> str:
     """A dtype of 64 bits, where an argument has one."""
     import jax
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ import jax
 
 from shardwise.chips import Hardware
 from shardwise.compiled.compiling import audit, name_of
-from shardwise.errors import MeasureError, ShardwiseError, quoted
+from shardwise.compiled.needed import needed_flops
+from shardwise.errors import DeviceError, MeasureError, ShardwiseError, quoted
 from shardwise.measure.comparison import Comparison, Measured, unread
-from shardwise.measure.timing import done, until_narrow
+from shardwise.measure.timing import done, unsharded, until_narrow
 from shardwise.measure.ways import DEFAULT, Way, asked_of_compilers, settled, ways_of
 from shardwise.notation import parse
 from shardwise.planning.plan import ranked
+from shardwise.planning.problem import Problem
 from shardwise.runtime.arrays import as_array, fetch, place
 from shardwise.runtime.checking import check
 from shardwise.runtime.devices import find_mesh
@@ -66,9 +69,11 @@ def compare(
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise MeasureError(f"seconds={quoted(seconds)}: give the seconds that runs may take, as 20")
     if not isinstance(what, str):
-        return compared(_functions(what, arrays), "functions", seconds)
+        functions = _functions(what, arrays)
+        with jax.set_mesh(_attached(mesh)) if mesh is not None else contextlib.nullcontext():
+            return compared(functions, ", ".join(way.name for way in functions), seconds)
     equation = parse(what)
-    grid = find_mesh(mesh, arrays)
+    grid = _attached(mesh, arrays)
     options = Options(hardware, None, memory_limit, overlap=overlap, exact=exact)
     given = tuple(map(as_array, arrays))
     bound = bind(equation, grid, options, tuple(map(signature, given)))
@@ -80,10 +85,26 @@ def compare(
     left_out = asked_of_compilers(tuple(ways), settled(plan))
     notes = [f"{', '.join(left_out)} left out: jax.jit neither takes nor gives partial sums"] if left_out else []
     chosen = list(ways_of([name for name in dict.fromkeys(ways) if name not in left_out], plan, placed, grid))
-    return compared(chosen, what, seconds, notes)
+    return compared(chosen, what, seconds, notes, _needed(bound.task))
 
 
-def compared(ways: Sequence[Way], what: str, seconds: float, notes: Sequence[str] = ()) -> Comparison:
+def _attached(mesh: Any, arrays: Sequence[Any] = ()) -> jax.sharding.Mesh:
+    """The mesh that is meant, with its devices."""
+    found = find_mesh(mesh, arrays)
+    if not isinstance(found, jax.sharding.Mesh):
+        raise DeviceError("the mesh has no devices to run on: give one that has, as sw.make_mesh('x=4')")
+    return found
+
+
+def _needed(task: Problem) -> float | None:
+    """The FLOPs of an equation, over all devices, each product once."""
+    arrays = [jax.ShapeDtypeStruct(tuple(task.sizes[d] for d in each.dims), task.dtype) for each in task.equation.operands]
+    return needed_flops(jax.make_jaxpr(unsharded(task.equation))(*arrays).jaxpr)
+
+
+def compared(
+    ways: Sequence[Way], what: str, seconds: float, notes: Sequence[str] = (), needed: float | None = None
+) -> Comparison:
     """Compile, check and time ways; see `compare`."""
     if not ways:
         raise MeasureError("there is nothing to compare: name ways of the equation, or give functions")
@@ -94,7 +115,7 @@ def compared(ways: Sequence[Way], what: str, seconds: float, notes: Sequence[str
         Measured(way.name, times[way.name], audited, way.says, way.estimate_seconds, differs)
         for way, audited, differs in zip(ways, audits, differences, strict=True)
     )
-    return Comparison(what, _where(audits), found, (*notes, *unread(found)))
+    return Comparison(what, _where(audits), found, (*notes, *unread(found)), needed)
 
 
 def _where(audits: Sequence[Any]) -> str:

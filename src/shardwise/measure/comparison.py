@@ -44,12 +44,14 @@ class Comparison:
         what: the equation, or what is compared.
         where: the devices.
         notes: what was left out, and why.
+        needed_flops: of an equation, over all devices, each product once.
     """
 
     what: str
     where: str
     ways: tuple[Measured, ...]
     notes: tuple[str, ...] = ()
+    needed_flops: float | None = None
 
     def __iter__(self) -> Iterator[Measured]:
         return iter(self.ways)
@@ -67,6 +69,11 @@ class Comparison:
     def is_certain(self) -> bool:
         """Whether the fastest way's interval lies below all others."""
         return len(self.fastest) == 1
+
+    def repeated(self, way: Measured) -> float | None:
+        """How often a way does what is asked for; None where that is not known."""
+        work = way.audit.work
+        return work.flops_per_device * work.devices / self.needed_flops if self.needed_flops else work.repeated
 
     @property
     def agrees(self) -> bool:
@@ -96,7 +103,7 @@ def row(way: Measured, comparison: Comparison) -> tuple[str, ...]:
     """The cells of one way, below `HEAD`; bytes, FLOPs and memory are those of one device."""
     timing, audit = way.timing, way.audit
     interval = timing.interval_seconds
-    repeated = audit.work.repeated
+    repeated = comparison.repeated(way)
     again = f" (x{repeated:.3g})" if repeated is not None and repeated >= REPEATED else ""
     return (
         way.name,
@@ -130,7 +137,7 @@ def said(comparison: Comparison) -> Iterator[str]:
     first = comparison.fastest[0]
     for way in comparison.ways:
         if way not in comparison.fastest or way.timing.median_seconds > PLAINLY * first.timing.median_seconds:
-            yield f"  {why(way, first)}"
+            yield f"  {why(way, first, comparison.repeated(way))}"
     for way in comparison.ways:
         if way.differs:
             yield f"differs  {way.name} gives another result than {comparison.ways[0].name}: {way.differs}"
@@ -151,17 +158,16 @@ def verdict(comparison: Comparison) -> str:
     names = " and ".join(way.name for way in (first, *others))
     if any(way.timing.interval_seconds is None for way in comparison.ways):
         runs = counted(min(len(way.timing.seconds) for way in comparison.ways), "run")
-        return f"fastest: not settled; {runs} of each are too few for an interval: allow more seconds"
+        return f"fastest: not settled; with {runs} of each there is no interval yet: allow more seconds"
     return f"fastest: not settled between {names}, whose intervals overlap"
 
 
-def why(way: Measured, first: Measured) -> str:
+def why(way: Measured, first: Measured, repeated: float | None) -> str:
     """What a slower way does more than the fastest, by their compiled programs."""
     mine, best = way.audit, first.audit
     parts = []
     flops, fewer = mine.work.flops_per_device, best.work.flops_per_device
     if flops > REPEATED * fewer:
-        repeated = mine.work.repeated
         again = f", every matmul {repeated:.3g} times over" if repeated is not None and repeated >= REPEATED else ""
         parts.append(f"each device multiplies {_times(flops, fewer)}{again}")
     if mine.total_wire_bytes > 1.01 * best.total_wire_bytes:
@@ -186,7 +192,7 @@ def facts(comparison: Comparison) -> dict[str, Any]:
     return {
         "what": comparison.what,
         "where": comparison.where,
-        "ways": [_facts(way) for way in comparison.ways],
+        "ways": [_facts(way, comparison.repeated(way)) for way in comparison.ways],
         "fastest": [way.name for way in comparison.fastest],
         "certain": comparison.is_certain,
         "confidence": CONFIDENCE,
@@ -194,7 +200,7 @@ def facts(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _facts(way: Measured) -> dict[str, Any]:
+def _facts(way: Measured, repeated: float | None) -> dict[str, Any]:
     audit, interval = way.audit, way.timing.interval_seconds
     return {
         "name": way.name,
@@ -209,7 +215,7 @@ def _facts(way: Measured) -> dict[str, Any]:
         ],
         "wire_bytes": audit.total_wire_bytes,
         "flops_per_device": audit.work.flops_per_device,
-        "repeated": audit.work.repeated,
+        "repeated": repeated,
         "memory_bytes": None if audit.memory is None else audit.memory.peak,
         "differs": way.differs,
     }
