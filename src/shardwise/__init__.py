@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shardwise.layout import Layout
     from shardwise.measure.comparing import compare
     from shardwise.measure.comparison import Comparison
+    from shardwise.measure.tracing import trace
     from shardwise.mesh import Mesh
     from shardwise.notation import Equation, parse
     from shardwise.program import Program
@@ -63,6 +64,7 @@ _HOMES = {
     "reshard": "shardwise.api",
     "show": "shardwise.api",
     "simulate": "shardwise.runtime.devices",
+    "trace": "shardwise.measure.tracing",
     "true_shape": "shardwise.runtime.padding",
 }
 

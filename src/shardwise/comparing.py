@@ -1,14 +1,19 @@
-"""`shardwise compare`: an equation in every way, or functions side by side, measured."""
+"""`shardwise compare` and `shardwise trace`: what the clock says, of several ways side by side, or of one call."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError, as_json, one_line, quoted
 
 if TYPE_CHECKING:
     from shardwise.measure.comparison import Comparison
+    from shardwise.schedule.timeline import Timeline
+
+MOST_SHARES = 40
 
 OVERLAPS = {"any": True, "none": False} | {way: way for way in ("ring", "bidirectional", "scatter", "rotate")}
 
@@ -67,6 +72,45 @@ def add_parsers(commands: Any) -> None:
     )  # fmt: skip
     functions.add_argument("--axis-types", choices=["explicit", "auto"], help="of the mesh (default explicit)")
     comparing.set_defaults(command=compare_command)
+    _trace_parser(commands)
+
+
+def _trace_parser(commands: Any) -> None:
+    tracing = commands.add_parser(
+        "trace",
+        help="run under jax.profiler, and show what each device did beside what was modelled; or read a trace",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        '  shardwise trace train.py:step --args "float32[64@x,8] float32[8,16]" --mesh x=4\n'
+        '  shardwise trace "A[I, J_x] · B[J_x, K] -> C[I_x, K]" --sizes I=512,J=128,K=256 --mesh x=4 -o step.json\n'
+        '  shardwise trace "A[I_x, J] -> A[I, J_x]" --sizes I=64,J=64 --mesh x=4 --keep traced\n'
+        "  shardwise trace traced           a folder that jax.profiler wrote",
+    )
+    tracing.add_argument("what", help="module:function, file.py:function, an equation, or a folder with a trace")
+    tracing.add_argument("--mesh", default="", metavar="x=4,y=2", help="mesh axes and their sizes")
+    tracing.add_argument(
+        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
+    )
+    tracing.add_argument("--hardware", help="the hardware of the modelled timeline (default: that of the devices)")
+    tracing.add_argument("--seed", type=int, default=0, help="for arrays without a file (default 0)")
+    tracing.add_argument("--json", action="store_true", help="print JSON")
+    tracing.add_argument(
+        "-o", "--output", metavar="FILE", help="write .json, which Perfetto opens, or a picture, .svg or .html"
+    )
+    tracing.add_argument("--keep", metavar="FOLDER", help="write what jax.profiler records to a folder, for XProf")
+    function = tracing.add_argument_group("of a function")
+    function.add_argument(
+        "--args", default="", metavar="TYPES", help='"float32[8@x,4] int32[]", or module:function that returns them'
+    )
+    function.add_argument("--axis-types", choices=["explicit", "auto"], help="of the mesh (default explicit)")
+    equation = tracing.add_argument_group("of an equation, whose plan is run")
+    equation.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
+    equation.add_argument("--input", action="append", default=[], metavar="NAME=FILE", help="an operand from a file, as in run")
+    equation.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
+    overlap_option(equation)  # type: ignore[arg-type]
+    there = tracing.add_argument_group("of a trace that is there")
+    there.add_argument("--module", metavar="jit_step", help="the program (default: that which ran for longest)")
+    tracing.set_defaults(command=trace_command)
 
 
 def compare_command(options: argparse.Namespace) -> int:
@@ -75,7 +119,7 @@ def compare_command(options: argparse.Namespace) -> int:
         from shardwise.showing import check_form
 
         check_form(options.output)
-    is_equation = len(options.what) == 1 and ("->" in options.what[0] or "→" in options.what[0])
+    is_equation = len(options.what) == 1 and _is_equation(options.what[0])
     found = _of_equation(options) if is_equation else _of_functions(options)
     print(as_json(_facts(found)) if options.json else found)
     if options.output is not None:
@@ -146,6 +190,127 @@ def _of_functions(options: argparse.Namespace) -> Comparison:
         filled = {label: (function, *_arrays(args, options.seed)) for label, (function, args) in ways.items()}
         with session.progress(f"measuring {count} functions"):
             return compare(filled, mesh=mesh, seconds=options.seconds)
+
+
+def _is_equation(text: str) -> bool:
+    return "->" in text or "→" in text
+
+
+def trace_command(options: argparse.Namespace) -> int:
+    """Trace as the command line says: the timeline measured, and beside it the modelled one where there is one."""
+    if options.output is not None:
+        _check_form(options.output)
+    timelines = _traced(options)
+    if options.json:
+        print(as_json([_timeline_facts(timeline) for timeline in timelines]))
+    else:
+        print("\n\n".join(map(str, timelines)))
+        print(_shares(timelines[-1]))
+    if options.output is not None:
+        _write(timelines, options.output)
+    return 0
+
+
+def _check_form(path: str) -> None:
+    from shardwise import writing
+    from shardwise.showing import FORMS
+
+    writing.check(path)
+    if not path.lower().endswith((".json", *FORMS)):
+        raise ShardwiseError(f"{one_line(path)}: timelines are written as .json, {' or '.join(FORMS)}: end the name with one")
+
+
+def _write(timelines: list[Timeline], path: str) -> None:
+    if not path.lower().endswith(".json"):
+        from shardwise.pictures.gantt import beside
+        from shardwise.showing import write
+
+        write(beside(timelines), path)
+        return
+    from shardwise import writing
+    from shardwise.schedule.chrome import trace
+
+    writing.keeping(path, lambda place: writing.write(place, json.dumps(trace(*timelines))))
+
+
+def _traced(options: argparse.Namespace) -> list[Timeline]:
+    """The measured timeline last."""
+    from shardwise import session
+
+    what = options.what
+    if _is_equation(what):
+        return _traced_equation(options)
+    if os.path.exists(what) and not what.endswith(".py"):
+        from shardwise.measure.tracing import trace
+
+        for name in ("args", "mesh", "sizes", "keep"):
+            if getattr(options, name):
+                raise ShardwiseError(f"--{name} belongs to what is run, and {one_line(what)} is a trace that is there")
+        return [trace(what, module=options.module)]
+    from shardwise.evidence import made_by, prepared, users_output_aside, widest
+
+    if options.sizes or options.input or options.dtype:
+        raise ShardwiseError(
+            f"--sizes, --input and --dtype belong to an equation, and {one_line(what)} is a function: give --args"
+        )
+    function, args, mesh = prepared(made_by(what, options))
+    with users_output_aside(), session.enough_bits(widest(args)), session.enough_memory():
+        from shardwise.measure.tracing import traced_call
+
+        arrays = _arrays(args, options.seed)
+        with session.progress(f"tracing {what}"):
+            measured, audit = traced_call(function, *arrays, mesh=mesh, keep=options.keep)
+    known = options.hardware is not None or (audit.hardware is not None and not audit.unread)
+    return [*([audit.timeline(options.hardware)] if known else []), measured]
+
+
+def _traced_equation(options: argparse.Namespace) -> list[Timeline]:
+    from shardwise import api, session
+    from shardwise.notation import parse
+
+    if options.args or not options.mesh:
+        raise ShardwiseError("an equation has --sizes, --dtype, --input and --mesh, as --mesh x=4; --args belong to a function")
+    what = session.given(parse(options.what), options)
+    mesh = session.started(options)
+    plan = api.plan(
+        options.what, sizes=what.sizes, mesh=mesh, hardware=options.hardware, dtype=what.dtype, overlap=options.overlap
+    )
+    with session.enough_bits(what.dtype), session.enough_memory(), session.progress("tracing the plan"):
+        from shardwise.measure.tracing import traced_call
+
+        arrays = session.placed(what, mesh, options.seed)
+        measured, _ = traced_call(plan.function(mesh), *arrays, keep=options.keep, name=options.what)
+    return [*([] if plan.best.is_compilers_own else [plan.best.timeline()]), measured]
+
+
+def _timeline_facts(timeline: Timeline) -> dict[str, Any]:
+    names = ("name", "hardware", "origin", "step_seconds", "compute_seconds", "transfer_seconds", "exposed_seconds")
+    shares = [
+        {
+            "kind": share.collective.kind, "axes": list(share.collective.axes), "name": share.collective.name,
+            "source": share.collective.source, "transfer_seconds": share.transfer_seconds,
+            "exposed_seconds": share.exposed_seconds, "hidden": share.hidden,
+        }
+        for share in timeline.shares
+    ]  # fmt: skip
+    return {name: getattr(timeline, name) for name in names} | {"collectives": shares, "notes": list(timeline.notes)}
+
+
+def _shares(timeline: Timeline) -> str:
+    """The collectives in the order in which they began, and how much of each work hid."""
+    from shardwise.planning.explain import seconds_text
+
+    lines = [
+        f"  {share.collective.kind} over {','.join(share.collective.axes) or '?'}: {seconds_text(share.transfer_seconds)}, "
+        f"{share.hidden:.0%} hidden ({share.collective.name})"
+        for share in timeline.shares[:MOST_SHARES]
+    ]
+    more = len(timeline.shares) - MOST_SHARES
+    return (
+        "\n".join(map(one_line, ["collectives, measured", *lines, *([f"  ... and {more} more"] if more > 0 else [])]))
+        if lines
+        else ""
+    )
 
 
 def _arrays(args: tuple[Any, ...], seed: int) -> tuple[Any, ...]:

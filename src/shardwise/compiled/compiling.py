@@ -56,9 +56,13 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
     with left_unbound(), jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
         traced = traced_here(function, args)
         lowered = lowered_here(function, traced)
-    uneven = uneven_constraints(traced.jaxpr.jaxpr)
-    with _explained(uneven):
+    with _explained(uneven_constraints(traced.jaxpr.jaxpr)):
         compiled = compile_here(lowered)
+    return audited(function, args, mesh, traced, lowered, compiled)
+
+
+def audited(function: Callable[..., Any], args: tuple[Any, ...], mesh: Any, traced: Any, lowered: Any, compiled: Any) -> Audit:
+    """Read what the compiler made of a function for this machine's devices; see `audit`."""
     grid = _grid(mesh, args, lowered)
     kind, platform = _device(args, mesh)
     chip = _known(kind)
@@ -70,7 +74,7 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
         hardware=chip,
         memory=memory_use(compiled.memory_analysis()),
         needed=needed_flops(traced.jaxpr.jaxpr),
-        uneven=uneven,
+        uneven=uneven_constraints(traced.jaxpr.jaxpr),
         arguments=arguments_of(traced, lowered.compiler_ir("stablehlo")),
         reshapes=reshapes(traced.jaxpr.jaxpr),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
@@ -28,22 +29,49 @@ def timeline_picture(timeline: Timeline) -> Picture:
     return Picture(title, totals(timeline), parts)
 
 
+def beside(timelines: Sequence[Timeline]) -> Picture:
+    """Several timelines of one program on one scale, as the modelled one and the measured one, and their collectives."""
+    from shardwise.schedule.gantt import told, totals
+
+    whole = max(timeline.step_seconds for timeline in timelines)
+    lanes, notes = [], []
+    for timeline in timelines:
+        words = timeline.origin.partition(" ")[0]
+        lanes += [
+            Lane(f"{words}: {name}", tuple(_bars(timeline, name, whole)), f"{name}: busy {seconds_text(busy)}")
+            for name, busy in timeline.lanes
+        ]
+        notes += [f"{timeline.origin}: {totals(timeline)}", *(told(note, timeline) for note in timeline.notes)]
+    title = f"{timelines[0].name}: {' and '.join(timeline.origin for timeline in timelines)}"
+    chart = Lanes(title, tuple(lanes), tuple(ticks(whole)), _legend(timelines), tuple(notes))
+    shares = [
+        dataclasses.replace(_shares(timeline), title=f"Each collective, all its trips: {timeline.origin}")
+        for timeline in timelines
+        if timeline.shares
+    ]
+    return Picture(title, totals(timelines[-1]), (chart, *shares))
+
+
+def _legend(timelines: Sequence[Timeline]) -> tuple[tuple[str, str], ...]:
+    seen = {_kind(span) for timeline in timelines for span in timeline.spans}
+    return tuple((kind, words) for kind, words in WORDS.items() if kind in seen)
+
+
 def timeline_lanes(timeline: Timeline) -> Lanes:
     """The lanes alone, with their sums and what was assumed."""
-    from shardwise.schedule.gantt import totals
+    from shardwise.schedule.gantt import told, totals
 
     whole = timeline.step_seconds
     lanes = tuple(
-        Lane(name, tuple(_bars(timeline, name)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")
+        Lane(name, tuple(_bars(timeline, name, whole)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")
         for name, busy in timeline.lanes
     )
-    kinds = tuple((kind, words) for kind, words in WORDS.items() if any(_kind(span) == kind for span in timeline.spans))
-    assumed = tuple(("assumed: " if note == timeline.notes[0] else "") + note for note in timeline.notes)
-    return Lanes(timeline.origin, lanes, tuple(ticks(whole)), kinds, (totals(timeline), *assumed))
+    notes = tuple(told(note, timeline) for note in timeline.notes)
+    return Lanes(timeline.origin, lanes, tuple(ticks(whole)), _legend([timeline]), (totals(timeline), *notes))
 
 
-def _bars(timeline: Timeline, lane: str) -> Iterator[Bar]:
-    whole = timeline.step_seconds or 1.0
+def _bars(timeline: Timeline, lane: str, seconds: float) -> Iterator[Bar]:
+    whole = seconds or 1.0
     for span in timeline.spans:
         if span.lane == lane:
             kind = _kind(span)

@@ -36,6 +36,7 @@ from shardwise.steps import (
     Slice,
     Step,
     consumed,
+    kind,
     moved_axes,
     touched,
 )
@@ -215,7 +216,8 @@ class _Local:
             layout = self.states[0][name]
             values[name] = self.padded_input(shard[0] if layout.unreduced else shard, layout)
         for number, step in enumerate(self.program.steps):
-            made = self.step(step, self.states[number], self.invarying[number], [values.pop(n) for n in consumed(step)])
+            with jax.named_scope(scope(number, step)):
+                made = self.step(step, self.states[number], self.invarying[number], [values.pop(n) for n in consumed(step)])
             values[touched(step)] = made
         result, out = self.program.result, values[self.program.output]
         if self.sizes:
@@ -294,6 +296,11 @@ class _Local:
         """How products are computed."""
         given = self.arithmetic
         return {"precision": given.precision, "preferred_element_type": given.preferred_element_type}
+
+
+def scope(number: int, step: Step) -> str:
+    """The name under which profilers find a step: `shardwise/2 all-gather A`."""
+    return f"shardwise/{number + 1} {kind(step)} {touched(step)}"
 
 
 class _Tiled:
