@@ -24,6 +24,7 @@ COMMANDS = {
     "report": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--hardware": "hardware", "-o": ""}),
     "run": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--dtype": "", "--input": "", "--seed": "", "--overlap": ""}),
     "compare": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--ways": "", "--args": "types", "--seconds": "", "-o": ""}),
+    "trace": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--args": "types", "--hardware": "hardware", "-o": ""}),
     "audit": ("", {"--args": "types", "--mesh": "mesh", "--trace": ""}),
     "rehearse": ("", {"--args": "types", "--mesh": "mesh", "--on": "topology", "--trace": ""}),
     "lock": ("", {"--args": "types", "--mesh": "mesh", "--on": "topology", "--name": "", "-o": ""}),

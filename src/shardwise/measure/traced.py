@@ -30,12 +30,15 @@ KINDS = {
     "all_to_all": "all-to-all", "collective-permute": "collective-permute", "ppermute": "collective-permute",
     "ragged-all-to-all": "ragged-all-to-all", "collective-broadcast": "collective-broadcast",
 }  # fmt: skip
-PRODUCTS = re.compile(r"(dot|convolution|ynn|gemm|cublas|triton_gemm|loop_convolution)")
+PRODUCTS = re.compile(r"dot|conv|ynn|onednn|gemm|cublas|triton_gemm")
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation that a device ran: `line` is its thread, stream or core, `run` tells calls of a module apart."""
+    """One operation that a device ran: `line` is its thread, stream or core, `run` tells calls of a module apart.
+
+    `op_name` is JAX's name of it, with its scopes, and `category` the compiler's word for it, where the trace has them.
+    """
 
     name: str
     device: int
@@ -45,6 +48,7 @@ class Op:
     module: str = ""
     run: int = 0
     op_name: str = ""
+    category: str = ""
 
     @property
     def end_seconds(self) -> float:
@@ -124,7 +128,8 @@ def guessed(op: Op) -> Meaning:
         return Meaning("nesting", line=line)
     if op.name.startswith(COPIES):
         return Meaning("copy", line=line)
-    return Meaning("product" if PRODUCTS.search(op.name) else "compute", line=line)
+    product = PRODUCTS.match(op.name) or "convolution" in op.category
+    return Meaning("product" if product else "compute", line=line)
 
 
 # Which call.
@@ -216,11 +221,11 @@ def did(device: int, ops: Sequence[Op], meaning: Meanings, began: float) -> Did:
 def _leaves(ops: Sequence[Op], meaning: Meanings) -> Iterator[tuple[Op, Meaning]]:
     """What is not made up of other operations of its line: loops are their trips; what moves or multiplies is one whole."""
     for _, line in itertools.groupby(sorted(ops, key=lambda op: op.line), key=lambda op: op.line):
-        ordered = sorted(line, key=lambda op: (op.start_seconds, -op.end_seconds))
+        ordered = sorted(line, key=lambda op: (op.start_seconds, op.seconds > 0, -op.seconds))
         whole_until = float("-inf")
         for op, after in itertools.zip_longest(ordered, ordered[1:]):
             what = meaning(op)
-            if op.end_seconds <= whole_until or what.kind == "nesting":
+            if op.start_seconds < whole_until >= op.end_seconds or what.kind == "nesting":
                 continue
             holds = after is not None and after.start_seconds < op.end_seconds and after.end_seconds <= op.end_seconds
             if holds and what.kind not in ("transfer", "product"):
@@ -379,9 +384,10 @@ def _notes(found: Sequence[Did], step: float) -> Iterator[str]:
         yield f"means over {len(found)} devices; a collective lasts until the last device has come and its data are there"
         waits = sorted(found, key=lambda each: each.exposed_seconds)
         least, most = waits[0], waits[-1]
-        yield (
-            f"device {least.device} waits least, {seconds_text(least.exposed_seconds)} of {seconds_text(step)}; "
-            f"device {most.device} most, {seconds_text(most.exposed_seconds)}"
-        )
+        if most.exposed_seconds:
+            yield (
+                f"device {least.device} waits least, {seconds_text(least.exposed_seconds)} of {seconds_text(step)}; "
+                f"device {most.device} most, {seconds_text(most.exposed_seconds)}"
+            )
     if len(found) > MOST_DEVICES:
         yield f"{counted(MOST_DEVICES, 'device')} of {len(found)} are shown"

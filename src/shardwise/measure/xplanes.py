@@ -14,6 +14,7 @@ from jax.profiler import ProfileData
 from shardwise.errors import FileError, one_line
 from shardwise.measure.traced import Op
 
+# Names of planes, lines and stats: xla/tsl/profiler/utils/xplane_schema.cc of openxla/xla. Sparse cores have planes, too.
 DEVICE = re.compile(r"/device:(?:GPU|TPU):(\d+)")
 MODULES, OPS = "XLA Modules", "XLA Ops"
 NS = 1e-9
@@ -56,9 +57,10 @@ def files(place: Path) -> list[Path]:
 
 
 def _plane(plane: Any) -> Iterator[Op]:
-    device = DEVICE.match(plane.name)
+    device = DEVICE.fullmatch(plane.name)
     if device is None:
-        yield from _host(plane)
+        if plane.name.startswith("/host:"):
+            yield from _host(plane)
         return
     lines = {line.name: line for line in plane.lines}
     if OPS in lines:
@@ -101,5 +103,5 @@ def _tpu(lines: dict[str, Any], device: int) -> Iterator[Op]:
 
 
 def _op(event: Any, name: str, device: int, line: str, module: str, run: int, stats: dict[str, Any]) -> Op:
-    scope = str(stats.get("tf_op") or stats.get("name") or "")
-    return Op(name, device, line, event.start_ns * NS, event.duration_ns * NS, module, run, scope)
+    scope, category = str(stats.get("tf_op", "")), str(stats.get("hlo_category", ""))
+    return Op(name, device, line, event.start_ns * NS, event.duration_ns * NS, module, run, scope, category)

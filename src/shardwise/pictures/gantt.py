@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
 from shardwise.planning.explain import bytes_text, seconds_text
+from shardwise.schedule.timeline import COMPILED, ESTIMATED, MEASURED
 
 if TYPE_CHECKING:
     from shardwise.schedule.timeline import Span, Timeline
@@ -17,6 +18,7 @@ WORDS = {
     "stall": "waiting for copies", "transfer": "collectives", "copy": "copies between memories",
     "loop": "trips that are not shown",
 }  # fmt: skip
+SHORT = {COMPILED: "modelled", ESTIMATED: "estimated", MEASURED: "measured"}
 
 
 def timeline_picture(timeline: Timeline) -> Picture:
@@ -36,7 +38,7 @@ def beside(timelines: Sequence[Timeline]) -> Picture:
     whole = max(timeline.step_seconds for timeline in timelines)
     lanes, notes = [], []
     for timeline in timelines:
-        words = timeline.origin.partition(" ")[0]
+        words = SHORT[timeline.origin]
         lanes += [
             Lane(f"{words}: {name}", tuple(_bars(timeline, name, whole)), f"{name}: busy {seconds_text(busy)}")
             for name, busy in timeline.lanes
