@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shardwise import __version__, comparing
+from shardwise import __version__, comparing, flagging
 from shardwise.errors import ShardwiseError, as_json, lines_of, one_line, quoted, shortened
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     _report_parser(commands)
     _evidence_parsers(commands)
     comparing.add_parsers(commands)
+    flagging.add_parsers(commands)
     return parser
 
 
@@ -232,13 +233,15 @@ def _evidence_parsers(commands: Any) -> None:
         help="the same for devices that are not attached, by their own compiler",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"examples:\n  shardwise rehearse train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n"
-        '  shardwise rehearse "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4',
+        '  shardwise rehearse "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4'
+        f"\n  shardwise rehearse train.py:step {ARGS} --mesh x=8 --on v5e:2x4 --try xla_tpu_scoped_vmem_limit_kib=98304",
     )
     _function_options(rehearsing, "or an equation, whose plan is compiled")
     rehearsing.add_argument("--on", required=True, metavar="v5e:2x4", help="the devices, as v5e:2x4, v5p:4x4x4 or h100:8")
     rehearsing.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="of an equation, the size of every dimension")
     rehearsing.add_argument("--dtype", help="of an equation, its operands' dtype (default bfloat16)")
     _form_options(rehearsing)
+    flagging.try_option(rehearsing)
     rehearsing.set_defaults(command=rehearse_command)
     locking = commands.add_parser(
         "lock",
@@ -300,7 +303,9 @@ def _platform_option(parser: argparse.ArgumentParser) -> None:
 def _form_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--timeline", action="store_true", help="print when compute and transfers run, as modelled")
-    parser.add_argument("--trace", metavar="FILE", help="write the timeline as a trace that Perfetto opens")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write the modelled timeline in the form of a trace, which Perfetto opens"
+    )
     parser.add_argument("--hardware", help="the hardware of the timeline (default: that compiled for)")
 
 
@@ -403,6 +408,8 @@ def audit_command(options: argparse.Namespace) -> int:
 
 
 def rehearse_command(options: argparse.Namespace) -> int:
+    if options.tries:
+        return flagging.rehearse_variants(options)
     from shardwise import evidence
 
     return evidence.rehearse(options)

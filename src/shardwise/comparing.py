@@ -119,15 +119,17 @@ def compare_command(options: argparse.Namespace) -> int:
         from shardwise.showing import check_form
 
         check_form(options.output)
-    is_equation = len(options.what) == 1 and _is_equation(options.what[0])
-    found = _of_equation(options) if is_equation else _of_functions(options)
+    from shardwise.evidence import is_equation
+
+    one = len(options.what) == 1 and is_equation(options.what[0])
+    found = _of_equation(options) if one else _of_functions(options)
     print(as_json(_facts(found)) if options.json else found)
     if options.output is not None:
         from shardwise.pictures.comparisons import comparison_picture
         from shardwise.showing import write
 
         write(comparison_picture(found), options.output)
-    return 0 if found.agrees or not is_equation else 1
+    return 0 if found.agrees or not one else 1
 
 
 def _facts(found: Comparison) -> dict[str, Any]:
@@ -192,10 +194,6 @@ def _of_functions(options: argparse.Namespace) -> Comparison:
             return compare(filled, mesh=mesh, seconds=options.seconds)
 
 
-def _is_equation(text: str) -> bool:
-    return "->" in text or "→" in text
-
-
 def trace_command(options: argparse.Namespace) -> int:
     """Trace as the command line says: the timeline measured, and beside it the modelled one where there is one."""
     if options.output is not None:
@@ -236,9 +234,10 @@ def _write(timelines: list[Timeline], path: str) -> None:
 def _traced(options: argparse.Namespace) -> list[Timeline]:
     """The measured timeline last."""
     from shardwise import session
+    from shardwise.evidence import is_equation
 
     what = options.what
-    if _is_equation(what):
+    if is_equation(what):
         return _traced_equation(options)
     if os.path.exists(what) and not what.endswith(".py"):
         from shardwise.measure.tracing import trace

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ def audit(options: argparse.Namespace) -> int:
 def rehearse(options: argparse.Namespace) -> int:
     """Compile a function, or the plan of an equation, for devices that are not attached, and show what came out."""
     _check_forms(options)
-    if _is_equation(options.function):
-        found, plan = _planned(options)
-        return _show(found, options, plan)
+    if is_equation(options.function):
+        plan = planned(options)
+        return _show(rehearsed(plan, options.on, options.function), options, plan)
     if options.sizes:
         raise ShardwiseError(f"--sizes belong to an equation, and {one_line(options.function)} is a function: give its --args")
     return _show(compiled(made_by(options.function, options)), options)
@@ -52,17 +52,21 @@ def made_by(function: str, options: argparse.Namespace) -> Made:
     return Made(function, **given)
 
 
-def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None) -> Any:
+def compiled(
+    made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None,
+    compiler_options: Mapping[str, str] | None = None,
+) -> Any:  # fmt: skip
     """Compile a function as the command line says it: for the devices at hand, or for those of `made.on`.
 
     Args:
         folder: where modules are looked for beside the current folder.
         started: the devices have been chosen already (`start`).
         inside: the folders of the project that functions are imported from; None for any.
+        compiler_options: for a rehearsal.
     """
     function, args, mesh = prepared(made, folder, started=started, inside=inside)
     with users_output_aside(), progress(f"compiling {made.function}"), enough_bits(widest(args)):
-        return _compile(function, args, mesh, made.on)
+        return _compile(function, args, mesh, made.on, compiler_options)
 
 
 def prepared(
@@ -127,10 +131,12 @@ def _mesh(grid: Mesh | None, made: Made) -> Any:
     return AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=(kind,) * len(grid.axes))
 
 
-def _compile(function: Any, args: tuple[Any, ...], mesh: Any, on: str) -> Any:
+def _compile(function: Any, args: tuple[Any, ...], mesh: Any, on: str, options: Mapping[str, str] | None) -> Any:
     from shardwise.compiled import compiling
 
-    return compiling.rehearse(function, *args, on=on, mesh=mesh) if on else compiling.audit(function, *args, mesh=mesh)
+    if not on:
+        return compiling.audit(function, *args, mesh=mesh)
+    return compiling.rehearse(function, *args, on=on, mesh=mesh, compiler_options=options)
 
 
 @contextlib.contextmanager
@@ -155,12 +161,12 @@ def versions(target: str) -> dict[str, str]:
     return found
 
 
-def _is_equation(text: str) -> bool:
+def is_equation(text: str) -> bool:
     return "->" in text or "→" in text
 
 
-def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The audit of the best plan of an equation, and the plan."""
+def planned(options: argparse.Namespace) -> Any:
+    """The plan of an equation that is rehearsed."""
     from shardwise import api
     from shardwise.notation import parse_sizes
     from shardwise.planning.problem import DTYPE
@@ -170,17 +176,16 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
     if not options.mesh:
         raise ShardwiseError(f"the mesh of {one_line(options.function)} is missing: add it, as --mesh x=8")
     topology = Topology.parse(options.on)
-    plan = api.plan(
+    return api.plan(
         options.function,
         sizes=parse_sizes(options.sizes),
         mesh=options.mesh,
         hardware=options.hardware or (str(topology) if topology.chip else None),
         dtype=options.dtype or DTYPE,
     )
-    return rehearsed(plan, options.on, options.function), plan
 
 
-def rehearsed(plan: Any, on: str, name: str = "") -> Any:
+def rehearsed(plan: Any, on: str, name: str = "", compiler_options: Mapping[str, str] | None = None) -> Any:
     """The audit of the best program of a plan, compiled for devices that are not attached.
 
     Args:
@@ -202,7 +207,7 @@ def rehearsed(plan: Any, on: str, name: str = "") -> Any:
         for operand in task.equation.operands
     ]  # fmt: skip
     with progress("compiling the plan"):
-        found = compiling.rehearse(plan.function(mesh), *structs, on=on, mesh=mesh)
+        found = compiling.rehearse(plan.function(mesh), *structs, on=on, mesh=mesh, compiler_options=compiler_options)
     return dataclasses.replace(found, name=name or str(task.equation))
 
 

@@ -17,7 +17,7 @@ _FIELD = re.compile(r'(\w+)=(?:"((?:\\.|[^"\\])*)"|([^\s,{}]+))')
 _LIBRARY = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<"
     r"|(^|[/\\])(bin|Scripts)[/\\][^/\\]+$"
-    r"|(^|[/\\])shardwise[/\\](api|session|cli|evidence|locking|loading|showing|reporting|overlapping|comparing|pytest_plugin)\.py"
+    r"|(^|[/\\])shardwise[/\\](api|session|cli|evidence|locking|loading|showing|reporting|overlapping|comparing|flagging|pytest_plugin)\.py"
     r"|(^|[/\\])shardwise[/\\](runtime|planning|compiled|measure)[/\\]"
 )
 
