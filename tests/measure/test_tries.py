@@ -87,7 +87,7 @@ def test_every_flag_has_a_reason_and_a_source():
 
 @pytest.mark.parametrize("options", [3, {"a": [1]}, {1: "a"}, "a=1"])
 def test_what_are_no_options_is_told(options):
-    with pytest.raises(CompileError, match="compiler.option"):
+    with pytest.raises(CompileError, match=r"compiler.option"):
         checked_options(options)
 
 
