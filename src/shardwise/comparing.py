@@ -12,6 +12,7 @@ from shardwise.errors import ShardwiseError, as_json, one_line, quoted
 if TYPE_CHECKING:
     from shardwise.measure.comparison import Comparison
     from shardwise.schedule.timeline import Timeline
+    from shardwise.session import Given
 
 MOST_SHARES = 40
 
@@ -63,6 +64,7 @@ def add_parsers(commands: Any) -> None:
     equation.add_argument("--hardware", help="a name that `shardwise hardware` lists (default: that of the devices)")
     equation.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
     equation.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
+    equation.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide, and measure that")
     equation.add_argument("--exact", action="store_true", help="only programs that make every sum on one device at once")
     overlap_option(equation)  # type: ignore[arg-type]
     functions = comparing.add_argument_group("of functions")
@@ -107,6 +109,7 @@ def _trace_parser(commands: Any) -> None:
     equation.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
     equation.add_argument("--input", action="append", default=[], metavar="NAME=FILE", help="an operand from a file, as in run")
     equation.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
+    equation.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     overlap_option(equation)  # type: ignore[arg-type]
     there = tracing.add_argument_group("of a trace that is there")
     there.add_argument("--module", metavar="jit_step", help="the program (default: that which ran for longest)")
@@ -132,6 +135,14 @@ def compare_command(options: argparse.Namespace) -> int:
     return 0 if found.agrees or not one else 1
 
 
+def _padded(what: Given, mesh: Any, options: argparse.Namespace) -> dict[str, int]:
+    """The sizes that are run."""
+    from shardwise.mesh import Mesh
+    from shardwise.notation import sizes_padded_on
+
+    return sizes_padded_on(what.equation, what.sizes, Mesh.parse(mesh)) if options.pad else what.sizes
+
+
 def _facts(found: Comparison) -> dict[str, Any]:
     from shardwise.measure.comparison import facts
 
@@ -155,11 +166,11 @@ def _of_equation(options: argparse.Namespace) -> Comparison:
     ways = [way.strip() for way in options.ways.split(",") if way.strip()] or DEFAULT
     with session.enough_bits(what.dtype), session.enough_memory():
         with session.progress("placing the operands"):
-            arrays = session.placed(what, mesh, options.seed)
+            arrays = session.placed(what, mesh, options.seed, _padded(what, mesh, options))
         with session.progress(f"measuring {len(ways)} ways"):
             return compare(
                 text, *arrays, ways=ways, mesh=mesh, hardware=options.hardware, overlap=options.overlap,
-                memory_limit=options.memory_limit, exact=options.exact, seconds=options.seconds,
+                memory_limit=options.memory_limit, exact=options.exact, pad=options.pad, seconds=options.seconds,
             )  # fmt: skip
 
 
@@ -271,13 +282,12 @@ def _traced_equation(options: argparse.Namespace) -> list[Timeline]:
         raise ShardwiseError("an equation has --sizes, --dtype, --input and --mesh, as --mesh x=4; --args belong to a function")
     what = session.given(parse(options.what), options)
     mesh = session.started(options)
-    plan = api.plan(
-        options.what, sizes=what.sizes, mesh=mesh, hardware=options.hardware, dtype=what.dtype, overlap=options.overlap
-    )
+    padded = _padded(what, mesh, options)
+    plan = api.plan(options.what, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=what.dtype, overlap=options.overlap)
     with session.enough_bits(what.dtype), session.enough_memory(), session.progress("tracing the plan"):
         from shardwise.measure.tracing import traced_call
 
-        arrays = session.placed(what, mesh, options.seed)
+        arrays = session.placed(what, mesh, options.seed, padded)
         measured, _ = traced_call(plan.function(mesh), *arrays, keep=options.keep, name=options.what)
     return [*([] if plan.best.is_compilers_own else [plan.best.timeline()]), measured]
 

@@ -118,3 +118,12 @@ def test_plan_and_run_take_an_overlap(capsys):
     assert " while " not in capsys.readouterr().out
     assert main(["run", *PROBLEM, "--overlap", "ring"]) == 0
     assert "multiply while" in capsys.readouterr().out
+
+
+def test_sizes_that_do_not_divide_are_padded_on_request(capsys):
+    line = [EQUATION, "--sizes", "I=15,J=8,K=4", "--mesh", "x=4"]
+    for command in (["compare", *SOON], ["trace"]):
+        assert main([*command, *line]) == 2
+        assert "I has size 15, which mesh axis x=4 does not divide: --pad pads it to 16" in said(capsys)
+        assert main([*command, *line, "--pad", "--json"]) == 0
+        assert "reduce-scatter" in capsys.readouterr().out

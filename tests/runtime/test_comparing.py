@@ -121,7 +121,7 @@ def test_functions_that_give_other_results_are_told():
         ([jnp.sin, jnp.sin], {}, "two functions have the same name"),
         (7, {}, "7 is neither an equation nor functions"),
     ],
-    ids=str,
+    ids=range(9),
 )
 def test_what_cannot_be_compared_is_said(what, options, message):
     with pytest.raises(sw.ShardwiseError, match=message):

@@ -29,7 +29,7 @@ SECONDS = 20.0
 def compare(
     what: str | Mapping[str, Any] | Sequence[Callable[..., Any]], *arrays: Any, ways: Sequence[str] = DEFAULT, mesh: Any = None,
     hardware: str | Hardware | None = None, overlap: bool | str = True, memory_limit: float | None = None, exact: bool = False,
-    seconds: float = SECONDS,
+    pad: bool = False, seconds: float = SECONDS,
 ) -> Comparison:  # fmt: skip
     """Measure several ways to compute the same: an equation in each way that JAX has and as planned, or functions of yours.
 
@@ -56,6 +56,7 @@ def compare(
             program of the fewest steps as `Plan.code()` writes it), `planned`, `candidate 2` and further ones of the plan, and
             `ring`, `bidirectional`, `scatter`, `rotate`: the plan with transfers behind matmuls in that form.
         mesh, hardware, overlap, memory_limit, exact: as in `sw.plan` and `sw.einsum`.
+        pad: fill dimensions that axes do not divide with zeros, and measure the padded sizes.
         seconds: for the runs in turn, all ways together; what is compiled and checked before comes on top.
 
     Returns:
@@ -74,12 +75,12 @@ def compare(
             return compared(functions, ", ".join(way.name for way in functions), seconds)
     equation = parse(what)
     grid = _attached(mesh, arrays)
-    options = Options(hardware, None, memory_limit, overlap=overlap, exact=exact)
+    options = Options(hardware, None, memory_limit, pad, overlap=overlap, exact=exact)
     given = tuple(map(as_array, arrays))
     bound = bind(equation, grid, options, tuple(map(signature, given)))
     plan = ranked(bound.task)
     placed = [
-        place(array, operand, grid, tuple(bound.sizes[dim] for dim in operand.dims))
+        place(array, operand, grid, tuple(bound.task.sizes[dim] for dim in operand.dims))
         for array, operand in zip(given, bound.task.equation.operands, strict=True)
     ]
     left_out = asked_of_compilers(tuple(ways), settled(plan))

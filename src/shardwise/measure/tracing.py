@@ -32,7 +32,7 @@ def trace(
 
     >>> import jax, jax.numpy as jnp, shardwise as sw
     >>> a = sw.put(jnp.ones((64, 32)), "A[I, J_x]", sw.make_mesh("x=4"))
-    >>> line = trace(jax.jit(lambda a: (a @ a.T).sum()), a)
+    >>> line = trace(jax.jit(lambda a: a.sum(axis=1)), a)
     >>> line.origin, sorted({share.collective.kind for share in line.shares})
     ('measured', ['all-reduce'])
 
@@ -77,7 +77,8 @@ def traced_call(
         done(name, call)
         with _folder(keep) as folder:
             with _profiled(folder):
-                for _ in range(1 if audit.target.startswith(("gpu", "h", "b")) else CALLS):
+                # Planes of GPUs do not tell calls apart: there one is traced.
+                for _ in range(1 if jax.default_backend() == "gpu" else CALLS):
                     done(name, call)
             ops = operations(folder)
     notes = [] if keep is None else [f"the trace is kept in {one_line(str(keep))}"]
