@@ -27,9 +27,9 @@ SECONDS = 20.0
 
 
 def compare(
-    what: str | Mapping[str, Any] | Sequence[Callable[..., Any]], *arrays: Any, ways: Sequence[str] = DEFAULT, mesh: Any = None,
-    hardware: str | Hardware | None = None, overlap: bool | str = True, memory_limit: float | None = None, exact: bool = False,
-    pad: bool = False, seconds: float = SECONDS,
+    what: str | Mapping[str, Any] | Sequence[Callable[..., Any]], *arrays: Any, ways: str | Sequence[str] = DEFAULT,
+    mesh: Any = None, hardware: str | Hardware | None = None, overlap: bool | str = True,
+    memory_limit: float | None = None, exact: bool = False, pad: bool = False, seconds: float = SECONDS,
 ) -> Comparison:  # fmt: skip
     """Measure several ways to compute the same: an equation in each way that JAX has and as planned, or functions of yours.
 
@@ -83,9 +83,10 @@ def compare(
         place(array, operand, grid, tuple(bound.task.sizes[dim] for dim in operand.dims))
         for array, operand in zip(given, bound.task.equation.operands, strict=True)
     ]
-    left_out = asked_of_compilers(tuple(ways), settled(plan))
+    named = dict.fromkeys((ways,) if isinstance(ways, str) else ways)
+    left_out = asked_of_compilers(tuple(named), settled(plan))
     notes = [f"{', '.join(left_out)} left out: jax.jit neither takes nor gives partial sums"] if left_out else []
-    chosen = list(ways_of([name for name in dict.fromkeys(ways) if name not in left_out], plan, placed, grid))
+    chosen = list(ways_of([name for name in named if name not in left_out], plan, placed, grid))
     return compared(chosen, what, seconds, notes, _needed(bound.task))
 
 
