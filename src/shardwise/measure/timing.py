@@ -24,7 +24,7 @@ Calls = Mapping[str, Callable[[], Any]]
 
 
 def interleaved(functions: Calls, runs: int = 7, rest_after: float = 0.0) -> dict[str, Timing]:
-    """Time functions in turn, in another order every time, after one run of each that compiles and is not counted.
+    """Time functions in turn, in another order every time; before each counted run one of the same that is not.
 
     Args:
         functions: called without arguments; their results are waited for.
@@ -49,7 +49,8 @@ def until_narrow(
 
     Args:
         functions: called without arguments; their results are waited for.
-        seconds: no turn is begun that would end later, as long as the one before; one is always made.
+        seconds: no turn is begun that would end later, as long as the one before; one is always made. What compiles in the
+            first turn counts: run each function once before.
         narrow: the half width of an interval, as a share of the median, that is narrow enough.
         clock: tells seconds.
 
@@ -75,11 +76,9 @@ def _half_width(timing: Timing) -> float:
 def _turns(functions: Calls, clock: Callable[[], float]) -> Iterator[tuple[dict[str, Timing], float]]:
     """What is known after each turn, and the seconds spent.
 
-    Right before each counted run the same function runs uncounted: memory that the one before gave back, and caches
-    that it filled, are then no longer the next one's burden.
+    Right before each counted run the same function runs uncounted: it is compiled then, and memory that the one before gave
+    back, and caches that it filled, are no longer the next one's burden.
     """
-    for name in functions:
-        done(name, functions[name])
     order = list(functions)
     shuffled = random.Random(0)
     taken: dict[str, list[float]] = {name: [] for name in functions}
