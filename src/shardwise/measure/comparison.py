@@ -178,7 +178,7 @@ def why(way: Measured, first: Measured, repeated: float | None) -> str:
     if mine.memory is not None and best.memory is not None and mine.memory.temporaries > 1.01 * best.memory.temporaries:
         parts.append(f"holds {bytes_text(mine.memory.temporaries)} of temporaries, not {bytes_text(best.memory.temporaries)}")
     if not parts:
-        parts.append("multiplies and sends no more: the rest is how the compiled program does it")
+        parts.append("multiplies and sends no more: the rest is how the program is made and called")
     slower = way.timing.median_seconds / first.timing.median_seconds
     return f"{way.name} takes {slower:.3g} times as long as {first.name}: {'; '.join(parts)}"
 

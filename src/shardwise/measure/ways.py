@@ -17,8 +17,10 @@ from shardwise.notation import Equation, Operand
 from shardwise.planning.explain import summary
 from shardwise.planning.plan import Candidate, Ranking, ranked
 from shardwise.planning.problem import Problem
+from shardwise.program import Program
+from shardwise.runtime.arrays import untold_dims
 from shardwise.runtime.code import source
-from shardwise.runtime.execute import planned_function
+from shardwise.runtime.lower import lower
 from shardwise.steps import WAYS
 
 WRITTEN = {
@@ -95,8 +97,13 @@ def _way(name: str, equation: Equation, plan: Ranking, arrays: Sequence[Any], me
             by_steps = f"{says}: {summary(chosen.program)}"
             return Way(name, _manual(chosen, plan.task, mesh), args, by_steps, chosen.estimate.seconds, mesh)
     chosen = _chosen(name, plan)
-    function = planned_function(plan.task, chosen.program, mesh)
-    return Way(name, function, args, summary(chosen.program), chosen.estimate.seconds, mesh)
+    return Way(name, _planned(chosen.program, mesh), args, summary(chosen.program), chosen.estimate.seconds, mesh)
+
+
+def _planned(program: Program, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """A program of ours as a jitted function alone, as the others are: `Plan.function` checks its arguments at each call."""
+    told = not any(untold_dims(program.result, mesh))  # else jit is told the layout, which the type does not tell
+    return jax.jit(lower(program, mesh), out_shardings=None if told else NamedSharding(mesh, program.result.spec))
 
 
 def _laid(equation: Equation, mesh: jax.sharding.Mesh, arrays: Sequence[Any]) -> Iterator[Any]:

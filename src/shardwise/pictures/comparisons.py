@@ -24,7 +24,7 @@ def comparison_picture(comparison: Comparison) -> Picture:
     chart = Lanes(verdict(comparison), lanes, tuple(ticks(whole)), KINDS)
     table = Table("", HEAD, tuple(row(way, comparison) for way in comparison), NUMBERS)
     title = f"{comparison.what} {comparison.where}"
-    return Picture(title, verdict(comparison), (Words((title,)), chart, table, Words(tuple(said(comparison))[1:])))
+    return Picture(title, verdict(comparison), (chart, table, Words(tuple(said(comparison))[1:])))
 
 
 def _until(way: Measured) -> float:

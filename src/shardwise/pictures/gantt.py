@@ -44,10 +44,10 @@ def beside(timelines: Sequence[Timeline]) -> Picture:
             for name, busy in timeline.lanes
         ]
         notes += [f"{timeline.origin}: {totals(timeline)}", *(told(note, timeline) for note in timeline.notes)]
-    title = f"{timelines[0].name}: {' and '.join(timeline.origin for timeline in timelines)}"
+    title = f"{timelines[0].name}: {' and '.join(SHORT[timeline.origin] for timeline in timelines)}"
     chart = Lanes(title, tuple(lanes), tuple(ticks(whole)), _legend(timelines), tuple(notes))
     shares = [
-        dataclasses.replace(_shares(timeline), title=f"Each collective, all its trips: {timeline.origin}")
+        dataclasses.replace(_shares(timeline), title=f"Each collective, all its trips: {SHORT[timeline.origin]}")
         for timeline in timelines
         if timeline.shares
     ]
