@@ -1,4 +1,4 @@
-"""The headline contraction on arrays from disk: planned, placed, run, checked, and timed beside `jax.jit`.
+"""The headline contraction on arrays from disk: planned, placed, run and checked, and measured beside `jax.jit`.
 
 Makes a.npy (64 MiB) and b.safetensors (8 MiB) in the folder demo, then calls the command line as a user would.
 """
@@ -31,16 +31,22 @@ def make_inputs() -> None:
 def demo() -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     make_inputs()
-    arguments = [
-        "run", "A[I_x, J] · B[J, K] -> C[I, K]", "--mesh", "x=4",
-        "--input", f"A={FOLDER}/a.npy", "--input", f"B={FOLDER}/b.safetensors:weights", "--output", f"{FOLDER}/c.npy",
+    given = [
+        "A[I_x, J] · B[J, K] -> C[I, K]", "--mesh", "x=4",
+        "--input", f"A={FOLDER}/a.npy", "--input", f"B={FOLDER}/b.safetensors:weights",
     ]  # fmt: skip
+    code = shown("run", *given, "--output", f"{FOLDER}/c.npy")
+    if code:
+        return code
+    c = np.load(FOLDER / "c.npy", mmap_mode="r")
+    print(f"\n{FOLDER}/c.npy holds C: {c.dtype}, {c.shape[0]} x {c.shape[1]}\n")
+    return shown("compare", *given, "--ways", "auto,constraint,planned", "--seconds", "10")
+
+
+def shown(*arguments: str) -> int:
+    """Call a command, and print it first."""
     print(f"$ shardwise {shlex.join(arguments)}\n", flush=True)
-    code = main(arguments)
-    if code == 0:
-        c = np.load(FOLDER / "c.npy", mmap_mode="r")
-        print(f"\n{FOLDER}/c.npy holds C: {c.dtype}, {c.shape[0]} x {c.shape[1]}")
-    return code
+    return main(arguments)
 
 
 if __name__ == "__main__":

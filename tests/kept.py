@@ -59,4 +59,5 @@ def named(program: Program, topology: Any, grid: Any) -> str:
     flags = {name: value for name, value in os.environ.items() if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     module = parsed(program.module).operation.get_asm(enable_debug_info=False)
     said = (module, program.open_inputs, program.open_outputs, program.settings, str(topology), grid.axes)
+    said += (program.options,) if program.options else ()
     return hashlib.sha256(repr((said, flags, versions(str(topology)))).encode()).hexdigest()[:32]

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from shardwise.compiled.compiling import audit, rehearse
     from shardwise.errors import ShardwiseError
     from shardwise.layout import Layout
+    from shardwise.measure.comparing import compare
+    from shardwise.measure.comparison import Comparison
+    from shardwise.measure.profiling import trace
     from shardwise.mesh import Mesh
     from shardwise.notation import Equation, parse
     from shardwise.program import Program
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Audit": "shardwise.compiled.audit",
     "Check": "shardwise.runtime.checking",
+    "Comparison": "shardwise.measure.comparison",
     "Equation": "shardwise.notation",
     "Hardware": "shardwise.chips",
     "Layout": "shardwise.layout",
@@ -49,6 +53,7 @@ _HOMES = {
     "Topology": "shardwise.chips.topology",
     "audit": "shardwise.compiled.compiling",
     "check": "shardwise.runtime.checking",
+    "compare": "shardwise.measure.comparing",
     "einsum": "shardwise.api",
     "hardware": "shardwise.chips",
     "make_mesh": "shardwise.runtime.devices",
@@ -60,6 +65,7 @@ _HOMES = {
     "reshard": "shardwise.api",
     "show": "shardwise.api",
     "simulate": "shardwise.runtime.devices",
+    "trace": "shardwise.measure.profiling",
     "true_shape": "shardwise.runtime.padding",
 }
 
@@ -82,6 +88,7 @@ views.offer(
         "blocks": {"Placement": "shardwise.pictures.boards:blocks"},
         "picture": {
             "Audit": "shardwise.pictures.audits:audit_picture",
+            "Comparison": "shardwise.pictures.comparisons:comparison_picture",
             "Parameters": "shardwise.pictures.parameters:Parameters.picture",
             "Placement": "shardwise.pictures.boards:placed",
             "Ranking": "shardwise.pictures.plans:plan_picture",

@@ -6,13 +6,13 @@ Exit codes: 0 fine, 1 a check failed, 2 the user's mistake, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from shardwise.commands.options import command_of, measuring_parsers, overlap_option, try_option
 from shardwise.errors import ShardwiseError, lines_of, one_line, quoted, shortened
 from shardwise.version import VERSION
 
@@ -97,11 +97,6 @@ def _in_options(message: str) -> str:
     return message.replace("pad=True pads", "--pad pads").replace(" (in sw.put, sw.einsum and sw.random)", "")
 
 
-def _of(module: str, function: str = "run") -> Callable[[argparse.Namespace], int]:
-    """A command, which is imported when it is called: most need no JAX."""
-    return lambda options: getattr(importlib.import_module(f"shardwise.commands.{module}"), function)(options)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="shardwise",
@@ -125,10 +120,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
     planning.add_argument("--timeline", action="store_true", help="print when its compute and transfers run, as estimated, too")
-    planning.set_defaults(command=_of("plan"))
+    planning.set_defaults(command=command_of("plan"))
     running = commands.add_parser(
         "run",
-        help="plan, place, run, check and time an equation on this machine's devices",
+        help="plan, place, run and check an equation on this machine's devices",
         epilog=f"example:\n  {EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -142,8 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     _platform_option(running)
     running.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                          help="compare with the unsharded result (default: yes)")  # fmt: skip
-    running.add_argument("--runs", type=int, default=5, help="timed runs, 1 to 1000 (default 5); after 20 s no more are begun")
-    running.set_defaults(command=_of("run"))
+    running.set_defaults(command=command_of("run"))
     hardware = commands.add_parser(
         "hardware",
         help="list the hardware catalogue, each figure with its source",
@@ -152,11 +146,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
     hardware.add_argument("--json", action="store_true", help="print JSON")
-    hardware.set_defaults(command=_of("hardware"))
+    hardware.set_defaults(command=command_of("hardware"))
     _show_parser(commands)
     _tour_parser(commands)
     _report_parser(commands)
     _evidence_parsers(commands)
+    measuring_parsers(commands)
     return parser
 
 
@@ -176,7 +171,7 @@ def _show_parser(commands: Any) -> None:
     showing.add_argument("--all", action="store_true", help="draw every layout that the array can have on the mesh")
     showing.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     showing.add_argument("-o", "--output", metavar="FILE", help="write a picture, .svg or .html, instead of printing")
-    showing.set_defaults(command=_of("show"))
+    showing.set_defaults(command=command_of("show"))
 
 
 def _tour_parser(commands: Any) -> None:
@@ -198,7 +193,7 @@ def _tour_parser(commands: Any) -> None:
     touring.add_argument("--mesh", default="", metavar="x=4", help="of an equation, the mesh axes and their sizes")
     touring.add_argument("--plain", action="store_true", help="print all steps, one after the other, as when piped")
     touring.add_argument("-o", "--output", metavar="FILE", help="write all steps as one .svg or .html")
-    touring.set_defaults(command=_of("tour"))
+    touring.set_defaults(command=command_of("tour"))
 
 
 def _report_parser(commands: Any) -> None:
@@ -215,7 +210,7 @@ def _report_parser(commands: Any) -> None:
     _problem_options(reporting, "bfloat16", json=False)
     reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices, and show what came out")
     reporting.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the file (default report.html)")
-    reporting.set_defaults(command=_of("report"))
+    reporting.set_defaults(command=command_of("report"))
 
 
 def _evidence_parsers(commands: Any) -> None:
@@ -229,20 +224,22 @@ def _evidence_parsers(commands: Any) -> None:
     _function_options(auditing)
     _platform_option(auditing)
     _form_options(auditing)
-    auditing.set_defaults(command=_of("rehearse", "audit"))
+    auditing.set_defaults(command=command_of("rehearse", "audit"))
     rehearsing = commands.add_parser(
         "rehearse",
         help="the same for devices that are not attached, by their own compiler",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"examples:\n  shardwise rehearse train.py:step {ARGS} --mesh x=8 --on v5e:2x4\n"
-        '  shardwise rehearse "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4',
+        '  shardwise rehearse "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4'
+        f"\n  shardwise rehearse train.py:step {ARGS} --mesh x=8 --on v5e:2x4 --try xla_tpu_scoped_vmem_limit_kib=98304",
     )
     _function_options(rehearsing, "or an equation, whose plan is compiled")
     rehearsing.add_argument("--on", required=True, metavar="v5e:2x4", help="the devices, as v5e:2x4, v5p:4x4x4 or h100:8")
     rehearsing.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="of an equation, the size of every dimension")
     rehearsing.add_argument("--dtype", help="of an equation, its operands' dtype (default bfloat16)")
     _form_options(rehearsing)
-    rehearsing.set_defaults(command=_of("rehearse", "rehearse"))
+    try_option(rehearsing)
+    rehearsing.set_defaults(command=command_of("flags", "rehearse"))
     locking = commands.add_parser(
         "lock",
         help="keep what functions compile to in comms.lock, and fail when it changes",
@@ -264,7 +261,7 @@ def _evidence_parsers(commands: Any) -> None:
         help="import functions from outside the project too; without it those below the file's folder or the current one",
     )  # fmt: skip
     locking.add_argument("--update", action="store_true", help="compile what is locked again and overwrite")
-    locking.set_defaults(command=_of("lock"))
+    locking.set_defaults(command=command_of("lock"))
     overlapping = commands.add_parser(
         "bench-overlap",
         help="plans that hide transfers behind products, against the compiler's own, compiled for devices not attached",
@@ -275,7 +272,7 @@ def _evidence_parsers(commands: Any) -> None:
     overlapping.add_argument("--kinds", default="", metavar="AG,RS", help="of AG, TP-up, RS, weights (default: all)")
     overlapping.add_argument("--sizes", default="", metavar="IxJxK,...", help="rows x contracted x columns (default: five)")
     overlapping.add_argument("--json", metavar="FILE", help="write the rows as JSON too, after every case")
-    overlapping.set_defaults(command=_of("bench_overlap"))
+    overlapping.set_defaults(command=command_of("bench_overlap"))
 
 
 def _function_options(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -303,7 +300,9 @@ def _platform_option(parser: argparse.ArgumentParser) -> None:
 def _form_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--timeline", action="store_true", help="print when compute and transfers run, as modelled")
-    parser.add_argument("--trace", metavar="FILE", help="write the timeline as a trace that Perfetto opens")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write the modelled timeline in the form of a trace, which Perfetto opens"
+    )
     parser.add_argument("--hardware", help="the hardware of the timeline (default: that compiled for)")
 
 
@@ -316,6 +315,7 @@ def _problem_options(parser: argparse.ArgumentParser, dtype: str, json: bool = T
     parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
     parser.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
     parser.add_argument("--exact", action="store_true", help="only programs that make every sum on one device at once")
+    overlap_option(parser)
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
 

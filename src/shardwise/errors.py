@@ -53,6 +53,10 @@ class CompileError(ShardwiseError, RuntimeError):
     """A function that cannot be traced, moved or compiled for the devices named."""
 
 
+class MeasureError(ShardwiseError, RuntimeError):
+    """A function that cannot be run to be measured, or a trace that does not tell what was asked."""
+
+
 class FileError(ShardwiseError, ValueError):
     """A file that is missing, truncated, unsafe or of a format that is not read."""
 

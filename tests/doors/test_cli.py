@@ -24,7 +24,6 @@ from shardwise.commands import run, session
 EQUATION = "A[I_x, J] · B[J, K] -> C[I, K]"
 SIZES = ("--sizes", "I=8,J=6,K=4")
 PROBLEM = (EQUATION, *SIZES, "--mesh", "x=4")
-QUICK = ("--runs", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +114,8 @@ def test_plan_end_to_end_knows_no_jax():
 # Run.
 
 
-def test_run_shows_plan_placement_check_and_times(capsys):
-    assert main(["run", *PROBLEM, *QUICK]) == 0
+def test_run_shows_plan_placement_and_check(capsys):
+    assert main(["run", *PROBLEM]) == 0
 
     printed = capsys.readouterr().out
     for shown in (
@@ -125,21 +124,20 @@ def test_run_shows_plan_placement_check_and_times(capsys):
         "B[J, K], 6 x 4, on mesh x=4; replicated over x=4",
         "C[I, K], 8 x 4, on mesh x=4; replicated over x=4",
         "check against the unsharded result: ok",
-        "planned: ",
-        "jax.jit with a sharding constraint: ",
+        "`shardwise compare` measures it beside jax.jit",
     ):
         assert shown in printed
 
 
 def test_run_in_a_process_of_its_own_simulates_the_devices():
-    done = shardwise("run", EQUATION, *SIZES, "--mesh", "x=2", *QUICK, "--json", JAX_PLATFORMS="cpu")
+    done = shardwise("run", EQUATION, *SIZES, "--mesh", "x=2", "--json", JAX_PLATFORMS="cpu")
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["check"]["ok"] is True
 
 
 def test_a_platform_that_is_not_here_is_the_users_mistake():
-    done = shardwise("run", EQUATION, *SIZES, "--mesh", "x=2", "--platform", "tpu", *QUICK)
+    done = shardwise("run", EQUATION, *SIZES, "--mesh", "x=2", "--platform", "tpu")
 
     if done.returncode:  # there may be one
         assert done.returncode == 2
@@ -164,7 +162,7 @@ def test_run_reads_and_writes_files(kind, capsys, a, b):
             given = "A=ab.safetensors:left", "B=ab.safetensors:right"
     inputs = [word for text in given for word in ("--input", text)]
 
-    assert main(["run", EQUATION, "--mesh", "x=4", *inputs, *QUICK, "--output", "c.npy", "--json"]) == 0
+    assert main(["run", EQUATION, "--mesh", "x=4", *inputs, "--output", "c.npy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sizes"] == {"I": 8, "J": 6, "K": 4}
     c = np.load("c.npy")
     assert c.dtype == np.float32
@@ -174,7 +172,7 @@ def test_run_reads_and_writes_files(kind, capsys, a, b):
 def test_run_writes_bfloat16_to_safetensors(capsys):
     from safetensors.numpy import load_file
 
-    arguments = ["run", *PROBLEM, "--dtype", "bfloat16", *QUICK]
+    arguments = ["run", *PROBLEM, "--dtype", "bfloat16"]
     assert main([*arguments, "--output", "c.npy"]) == 2
     captured = capsys.readouterr()
     assert "the format of .npy has no name for bfloat16; save to c.safetensors" in captured.err
@@ -190,7 +188,7 @@ def test_run_pads_and_writes_the_result_without_padding(result, capsys, a, b):
     np.save("a.npy", a[:7])
     np.save("b.npy", b)
     equation = f"A[I_x, J] · B[J, K] -> C[{result}]"
-    arguments = ["run", equation, "--mesh", "x=3", "--input", "A=a.npy", "--input", "B=b.npy", *QUICK, "--output", "c.npy"]
+    arguments = ["run", equation, "--mesh", "x=3", "--input", "A=a.npy", "--input", "B=b.npy", "--output", "c.npy"]
 
     assert main(arguments) == 2
     assert "I has size 7, which mesh axis x=3 does not divide: --pad pads it to 9" in said(capsys)
@@ -205,7 +203,7 @@ def test_run_pads_and_writes_the_result_without_padding(result, capsys, a, b):
 def test_a_seed_draws_the_same_numbers_again():
     drawn = []
     for seed in ("0", "0", "1"):
-        assert main(["run", *PROBLEM, *QUICK, "--seed", seed, "--output", "c.npy"]) == 0
+        assert main(["run", *PROBLEM, "--seed", seed, "--output", "c.npy"]) == 0
         drawn.append(np.load("c.npy"))
 
     np.testing.assert_array_equal(drawn[0], drawn[1])
@@ -214,7 +212,7 @@ def test_a_seed_draws_the_same_numbers_again():
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "complex128", "int8", "uint8", "complex64", "float16"])
 def test_run_computes_in_the_dtype_that_is_asked_for(dtype, recwarn):
-    assert main(["run", *PROBLEM, *QUICK, "--dtype", dtype, "--output", "c.npy"]) == 0
+    assert main(["run", *PROBLEM, "--dtype", dtype, "--output", "c.npy"]) == 0
 
     c = np.load("c.npy")
     assert c.dtype == np.dtype(dtype)
@@ -227,7 +225,7 @@ def test_run_computes_in_the_dtype_that_is_asked_for(dtype, recwarn):
 def test_run_computes_in_the_dtype_of_the_files(a, b):
     np.save("a.npy", a.astype(np.float64))
     np.save("b.npy", b)
-    arguments = ["run", EQUATION, "--mesh", "x=4", "--input", "A=a.npy", "--input", "B=b.npy", *QUICK, "--output", "c.npy"]
+    arguments = ["run", EQUATION, "--mesh", "x=4", "--input", "A=a.npy", "--input", "B=b.npy", "--output", "c.npy"]
     assert main(arguments) == 0
 
     c = np.load("c.npy")
@@ -238,7 +236,7 @@ def test_run_computes_in_the_dtype_of_the_files(a, b):
 def test_one_file_serves_every_operand_of_its_name(a, capsys):
     np.save("a.npy", a)
     for equation, wanted in [("A[I_x, J] · A[I, K] -> C[J, K]", a.T @ a), ("A[I_x, J] · A[I_x, J] -> C[I_x]", (a * a).sum(1))]:
-        assert main(["run", equation, "--mesh", "x=4", "--input", "A=a.npy", *QUICK, "--output", "c.npy"]) == 0
+        assert main(["run", equation, "--mesh", "x=4", "--input", "A=a.npy", "--output", "c.npy"]) == 0
         np.testing.assert_allclose(np.load("c.npy"), wanted, rtol=1e-5, atol=1e-5)
 
     assert main(["run", "A[I_x, J] · A[J, K] -> C[I_x, K]", "--mesh", "x=4", "--input", "A=a.npy"]) == 2
@@ -247,7 +245,7 @@ def test_one_file_serves_every_operand_of_its_name(a, capsys):
 
 def test_run_with_a_result_of_partial_sums_is_checked_by_its_sum(capsys):
     equation = "A[I, J_x] · B[J_x, K] -> C[I, K]{U_x}"
-    arguments = ["run", equation, "--sizes", "I=8,J=8,K=4", "--mesh", "x=4", *QUICK]
+    arguments = ["run", equation, "--sizes", "I=8,J=8,K=4", "--mesh", "x=4"]
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["check"]["ok"] is True
 
@@ -259,9 +257,9 @@ def test_run_without_a_check(capsys, monkeypatch):
     from shardwise.runtime import checking
 
     monkeypatch.setattr(checking, "check", None)
-    assert main(["run", *PROBLEM, *QUICK, "--no-check", "--json"]) == 0
+    assert main(["run", *PROBLEM, "--no-check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["check"] is None
-    assert main(["run", *PROBLEM, *QUICK, "--no-check"]) == 0
+    assert main(["run", *PROBLEM, "--no-check"]) == 0
     assert "check against" not in capsys.readouterr().out
 
 
@@ -271,10 +269,10 @@ def test_a_check_that_fails_ends_with_1(wrong, capsys, monkeypatch):
 
     right = timing.unsharded
     monkeypatch.setattr(timing, "unsharded", lambda equation: lambda *arrays: wrong(right(equation)(*arrays)))
-    assert main(["run", *PROBLEM, *QUICK]) == 1
+    assert main(["run", *PROBLEM]) == 1
     assert "check against the unsharded result: FAIL output" in capsys.readouterr().out
 
-    assert main(["run", *PROBLEM, *QUICK, "--json"]) == 1
+    assert main(["run", *PROBLEM, "--json"]) == 1
     check = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["check"]
     assert check["ok"] is False
 
@@ -353,9 +351,7 @@ def test_mistakes_in_a_problem(command, arguments, message, capsys):
         (("--input", "A=complex.npy", "--dtype", "float32"), "whose imaginary part --dtype float32 would drop"),
         (("--output", "c.txt"), "files that end in .txt are not written"),
         (("--output", "nowhere/c.npy"), "nowhere/c.npy: there is no folder nowhere in "),
-        (("--runs", "0"), "--runs 0: at least one run is needed"),
-        (("--runs", "1001"), "--runs 1001: at least one run is needed, and at most 1000 are made"),
-        (("--runs", "few"), "invalid int value: 'few'"),
+        (("--overlap", "few"), "argument --overlap: 'few' is none that is known: they are any, none, ring,"),
         (("--seed", "-1"), "--seed -1: a seed is 0 or more"),
         (("--platform", "gpu"), "--platform gpu: JAX has started already, with cpu devices"),
         (("--platform", "abacus"), "invalid choice: 'abacus'"),
@@ -372,7 +368,7 @@ def test_mistakes_in_a_run(arguments, message, capsys, a, b):
     Path("torn.npy").write_bytes(Path("a.npy").read_bytes()[:-8])
     Path("notes.txt").write_text("8 x 6")
 
-    assert main(["run", *PROBLEM, *QUICK, *arguments]) == 2
+    assert main(["run", *PROBLEM, *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert "Traceback" not in captured.err
@@ -390,7 +386,7 @@ def test_more_memory_than_there_is(capsys, monkeypatch):
     def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    monkeypatch.setattr(run, "_measure", full)
+    monkeypatch.setattr(run, "_checked", full)
     assert main(["run", *PROBLEM]) == 2
     assert "the devices have not enough memory" in said(capsys)
 
@@ -446,7 +442,7 @@ def test_every_stage_of_a_run_is_told_when_it_is_slow(capsys, monkeypatch):
             function()
 
     monkeypatch.setattr(session.threading, "Timer", Slow)
-    assert main(["run", *PROBLEM, *QUICK, "--output", "c.npy", "--json"]) == 0
+    assert main(["run", *PROBLEM, "--output", "c.npy", "--json"]) == 0
     captured = capsys.readouterr()
     json.loads(captured.out)
     assert [line.removesuffix(" ...") for line in captured.err.splitlines() if line.endswith(" ...")] == [
@@ -454,7 +450,6 @@ def test_every_stage_of_a_run_is_told_when_it_is_slow(capsys, monkeypatch):
         "placing the operands",
         "compiling and running the plan",
         "checking against the unsharded result",
-        "timing beside jax.jit",
         "writing c.npy",
     ]
 
@@ -463,16 +458,16 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "_measure", interrupted)
+    monkeypatch.setattr(run, "_checked", interrupted)
     assert main(["run", *PROBLEM, "--json"]) == 130
     assert said(capsys) == "shardwise: interrupted\n"
 
 
 def test_ctrl_c_ends_a_process_with_130():
-    """Sent once the plan is printed, while a long timing runs; no half-written output stays."""
-    command = [sys.executable, "-u", "-m", "shardwise.cli", "run", EQUATION, "--sizes", "I=2048,J=1024,K=1024", "--mesh", "x=2"]
+    """Sent once the plan is printed, while the check runs; no half-written output stays."""
+    command = [sys.executable, "-u", "-m", "shardwise.cli", "run", EQUATION, "--sizes", "I=8192,J=2048,K=2048", "--mesh", "x=2"]
     with subprocess.Popen(
-        [*command, "--runs", "1000", "--output", "c.npy"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*command, "--output", "c.npy"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
     ) as child:  # fmt: skip
         try:

@@ -46,7 +46,7 @@ def test_plans_are_made_for_one_dtype_where_no_data_says_otherwise(capsys, folde
 
 
 def test_what_runs_has_the_dtype_of_its_data(capsys, folder):
-    run = ["run", *PROBLEM, "--runs", "1", "--json"]
+    run = ["run", *PROBLEM, "--json"]
     assert main(run) == 0
     assert json.loads(capsys.readouterr().out)["dtype"] == "float32"
     np.save("a.npy", np.ones((64, 64), np.int16))
@@ -96,7 +96,7 @@ def test_asked_for_a_ring_simulated_devices_gather_and_multiply(way):
 
 
 def test_run_says_what_is_padding_and_writes_none_of_it(capsys, folder):
-    line = ["run", "A[I_x, J] · B[J, K] -> C[I_x, K]", "--sizes", "I=7,J=6,K=4", "--mesh", "x=4", "--pad", "--runs", "1"]
+    line = ["run", "A[I_x, J] · B[J, K] -> C[I_x, K]", "--sizes", "I=7,J=6,K=4", "--mesh", "x=4", "--pad"]
     assert main([*line, "--output", "c.npy", "--exact"]) == 0
     printed = capsys.readouterr().out
     assert "A[I_x, J], 7 x 6, on mesh x=4; padded to 8 x 6" in printed

@@ -22,7 +22,9 @@ COMMANDS = {
     "tour": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--hardware": "hardware", "-o": ""}),
     "hardware": ("hardware", {}),
     "report": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--hardware": "hardware", "-o": ""}),
-    "run": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--dtype": "", "--input": "", "--seed": "", "--runs": ""}),
+    "run": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--dtype": "", "--input": "", "--seed": "", "--overlap": ""}),
+    "compare": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--ways": "", "--args": "types", "--seconds": "", "-o": ""}),
+    "trace": ("equation", {"--sizes": "sizes", "--mesh": "mesh", "--args": "types", "--hardware": "hardware", "-o": ""}),
     "audit": ("", {"--args": "types", "--mesh": "mesh", "--trace": ""}),
     "rehearse": ("", {"--args": "types", "--mesh": "mesh", "--on": "topology", "--trace": ""}),
     "lock": ("", {"--args": "types", "--mesh": "mesh", "--on": "topology", "--name": "", "-o": ""}),
@@ -135,5 +137,5 @@ def test_a_plug_in_that_cannot_start_is_one_line(capsys):
 
 def test_a_compressed_input_is_read_for_every_shard(capsys):
     np.savez_compressed("a.npz", W=np.arange(64.0, dtype=np.float32).reshape(16, 4))
-    assert main(["run", "A[I_x, J] -> A[I, J]", "--mesh", "x=8", "--input", "A=a.npz:W", "--runs", "1"]) == 0
+    assert main(["run", "A[I_x, J] -> A[I, J]", "--mesh", "x=8", "--input", "A=a.npz:W"]) == 0
     assert "check against the unsharded result: ok" in capsys.readouterr().out

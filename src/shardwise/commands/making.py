@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,27 @@ def made_by(function: str, options: argparse.Namespace) -> Made:
     return Made(function, **given)
 
 
-def compiled(made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None) -> Any:
+def compiled(
+    made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None,
+    compiler_options: Mapping[str, str] | None = None,
+) -> Any:  # fmt: skip
     """Compile a function as the command line says it: for the devices at hand, or for those of `made.on`.
 
     Args:
         folder: where modules are looked for beside the current folder.
         started: the devices have been chosen already (`start`).
         inside: the folders of the project that functions are imported from; None for any.
+        compiler_options: for a rehearsal.
     """
+    function, args, mesh = prepared(made, folder, started=started, inside=inside)
+    with users_output_aside(), progress(f"compiling {made.function}"), enough_bits(widest(args)):
+        return _compile(function, args, mesh, made.on, compiler_options)
+
+
+def prepared(
+    made: Made, folder: str | Path | None = None, *, started: bool = False, inside: Roots = None
+) -> tuple[Any, tuple[Any, ...], Any]:
+    """A function as the command line says it, its arguments, and the mesh; as `compiled`."""
     grid = Mesh.parse(made.mesh) if made.mesh else None
     with users_output_aside():
         with progress("starting JAX"):
@@ -50,11 +63,10 @@ def compiled(made: Made, folder: str | Path | None = None, *, started: bool = Fa
         mesh = _mesh(grid, made)
         args = arguments(made.args, mesh, folder, inside) if made.args else ()
         check_call(made.function, function, args)
-        with progress(f"compiling {made.function}"), enough_bits(_widest(args)):
-            return _compile(function, args, mesh, made.on)
+    return function, args, mesh
 
 
-def _widest(args: tuple[Any, ...]) -> str:
+def widest(args: tuple[Any, ...]) -> str:
     """A dtype of 64 bits, where an argument has one."""
     import jax
 
@@ -100,10 +112,12 @@ def _mesh(grid: Mesh | None, made: Made) -> Any:
     return AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=(kind,) * len(grid.axes))
 
 
-def _compile(function: Any, args: tuple[Any, ...], mesh: Any, on: str) -> Any:
+def _compile(function: Any, args: tuple[Any, ...], mesh: Any, on: str, options: Mapping[str, str] | None) -> Any:
     from shardwise.compiled import compiling
 
-    return compiling.rehearse(function, *args, on=on, mesh=mesh) if on else compiling.audit(function, *args, mesh=mesh)
+    if not on:
+        return compiling.audit(function, *args, mesh=mesh)
+    return compiling.rehearse(function, *args, on=on, mesh=mesh, compiler_options=options)
 
 
 @contextlib.contextmanager

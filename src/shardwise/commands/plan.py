@@ -24,7 +24,8 @@ def run(options: argparse.Namespace) -> int:
         sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
     ranked = api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
-        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, exact=options.exact, confirm=options.confirm,
+        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, overlap=options.overlap, exact=options.exact,
+        confirm=options.confirm,
     )  # fmt: skip
     if options.code:
         print(ranked.code(), end="")

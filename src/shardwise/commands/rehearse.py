@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise import api, writing
@@ -23,20 +24,21 @@ def audit(options: argparse.Namespace) -> int:
 def rehearse(options: argparse.Namespace) -> int:
     """Compile a function, or the plan of an equation, for devices that are not attached, and show what came out."""
     _check_forms(options)
-    if _is_equation(options.function):
-        found, plan = _planned(options)
-        return _show(found, options, plan)
+    if is_equation(options.function):
+        plan = planned(options)
+        return _show(rehearsed(plan, options.on, options.function), options, plan)
     if options.sizes:
         raise ShardwiseError(f"--sizes belong to an equation, and {one_line(options.function)} is a function: give its --args")
     return _show(compiled(made_by(options.function, options)), options)
 
 
-def _is_equation(text: str) -> bool:
+def is_equation(text: str) -> bool:
+    """Whether what is named is an equation, and no function."""
     return "->" in text or "→" in text
 
 
-def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The audit of the best plan of an equation, and the plan."""
+def planned(options: argparse.Namespace) -> Any:
+    """The plan of an equation that is rehearsed."""
     from shardwise.notation import parse_sizes
     from shardwise.planning.problem import DTYPE
 
@@ -45,17 +47,16 @@ def _planned(options: argparse.Namespace) -> tuple[Any, Any]:
     if not options.mesh:
         raise ShardwiseError(f"the mesh of {one_line(options.function)} is missing: add it, as --mesh x=8")
     topology = Topology.parse(options.on)
-    plan = api.plan(
+    return api.plan(
         options.function,
         sizes=parse_sizes(options.sizes),
         mesh=options.mesh,
         hardware=options.hardware or (str(topology) if topology.chip else None),
         dtype=options.dtype or DTYPE,
     )
-    return rehearsed(plan, options.on, options.function), plan
 
 
-def rehearsed(plan: Any, on: str, name: str = "") -> Any:
+def rehearsed(plan: Any, on: str, name: str = "", compiler_options: Mapping[str, str] | None = None) -> Any:
     """The audit of the best program of a plan, compiled for devices that are not attached.
 
     Args:
@@ -77,7 +78,7 @@ def rehearsed(plan: Any, on: str, name: str = "") -> Any:
         for operand in task.equation.operands
     ]  # fmt: skip
     with progress("compiling the plan"):
-        found = compiling.rehearse(plan.function(mesh), *structs, on=on, mesh=mesh)
+        found = compiling.rehearse(plan.function(mesh), *structs, on=on, mesh=mesh, compiler_options=compiler_options)
     return dataclasses.replace(found, name=name or str(task.equation))
 
 

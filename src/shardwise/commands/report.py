@@ -102,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
         sizes = sizes_padded_on(parse(options.equation), sizes, api.Mesh.parse(options.mesh))
     plan = api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware or _hardware_of(options.on),
-        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, exact=options.exact,
+        dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, overlap=options.overlap,
+        exact=options.exact,
     )  # fmt: skip
     made = report(plan, _rehearsed(plan, options.on) if options.on else None)
     writing.keeping(options.output, made.save)

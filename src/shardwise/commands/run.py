@@ -1,10 +1,9 @@
-"""`shardwise run`: plan, place, run, check and time one equation, with everything shown."""
+"""`shardwise run`: plan, place, run and check one equation, with everything shown."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,72 +18,76 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, parse, parse_sizes, sizes_padded_on
 from shardwise.planning.explain import facts
 
-MOST_RUNS = 1000
 DRAWN_DTYPE = "float32"  # of operands that no file holds: what this machine can check against the unsharded result
-MOST_SECONDS = 20.0  # of timing
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run found: the check (or None) and the seconds of the plan and of plain `jax.jit`."""
+class Given:
+    """An equation with what the command line says of its operands: their files by number, their sizes, their dtype."""
 
-    check: Any
-    seconds: float
-    automatic_seconds: dict[str, float]
-    spread: float
+    equation: Equation
+    sizes: dict[str, int]
+    sources: dict[int, Any]
+    dtype: str
 
 
 def run(options: argparse.Namespace) -> int:
     """Run an equation as the command line says; 0, or 1 where the check failed."""
     equation = parse(options.equation)
-    grid = Mesh.parse(options.mesh)
-    canonical = equation.on(grid)
-    _check_options(options, canonical)
+    _check_options(options, equation.on(Mesh.parse(options.mesh)))
+    what = given(equation, options)
+    mesh = started(options)
+    with enough_bits(what.dtype), enough_memory():
+        return _run(what, mesh, options)
+
+
+def given(equation: Equation, options: argparse.Namespace) -> Given:
+    """Read what `--input`, `--sizes` and `--dtype` say of the operands of an equation."""
+    if options.seed < 0:
+        raise ShardwiseError(f"--seed {quoted(options.seed)}: a seed is 0 or more")
     sources = _sources(options.input, equation)
-    sizes = _sizes(parse_sizes(options.sizes), sources, equation)
     dtype = options.dtype or _common_dtype(sources)
     _check_real(sources, dtype)
+    return Given(equation, _sizes(parse_sizes(options.sizes), sources, equation), sources, dtype)
+
+
+def started(options: argparse.Namespace) -> Any:
+    """Start JAX with as many devices as `--mesh` has, and make that mesh."""
+    grid = Mesh.parse(options.mesh)
     with progress("starting JAX"):
         choose_devices(grid.size, options.platform)
-        mesh = mesh_on(grid, options.platform)
-    with enough_bits(dtype), _enough_memory():
-        return _run(equation, sizes, sources, dtype, mesh, options)
+        return mesh_on(grid, options.platform)
 
 
-def _run(
-    equation: Equation, sizes: dict[str, int], sources: dict[int, Any], dtype: str, mesh: Any, options: argparse.Namespace
-) -> int:
+def _run(what: Given, mesh: Any, options: argparse.Namespace) -> int:
     from shardwise.runtime.files import check_target
 
+    equation, sizes = what.equation, what.sizes
     padded = sizes_padded_on(equation, sizes, Mesh.parse(mesh)) if options.pad else sizes
     ranked = api.plan(
-        options.equation, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=dtype, memory_limit=options.memory_limit,
-        exact=options.exact,
+        options.equation, sizes=padded, mesh=mesh, hardware=options.hardware, dtype=what.dtype,
+        memory_limit=options.memory_limit, overlap=options.overlap, exact=options.exact,
     )  # fmt: skip
     shape = tuple(sizes[dim] for dim in equation.result.dims)
     if options.output is not None:
-        check_target(options.output, shape, dtype)  # before anything long
+        check_target(options.output, shape, what.dtype)  # before anything long
     if not options.json:
         print(ranked.explain(), end="\n\n", flush=True)
     with progress("placing the operands"):
-        arrays = _place(equation, sizes, padded, sources, dtype, mesh, options.seed)
-    outcome, result = _measure(ranked, equation, arrays, mesh, options)
+        arrays = placed(what, mesh, options.seed, padded)
+    checked, result = _checked(ranked, equation, arrays, mesh, options)
     if not options.json:
-        _show(equation, arrays, result, outcome, options)
+        _show(equation, arrays, result, checked)
     else:
-        print(as_json(_facts(ranked, outcome)))
+        print(as_json(_facts(ranked, checked)))
     if options.output is not None:
         _write(options.output, result, shape)
-    return 1 if outcome.check is not None and not outcome.check.ok else 0
+    return 1 if checked is not None and not checked.ok else 0
 
 
 def _check_options(options: argparse.Namespace, equation: Equation) -> None:
     from shardwise.runtime.files import check_place
 
-    if not 1 <= options.runs <= MOST_RUNS:
-        raise ShardwiseError(f"--runs {quoted(options.runs)}: at least one run is needed, and at most {MOST_RUNS} are made")
-    if options.seed < 0:
-        raise ShardwiseError(f"--seed {quoted(options.seed)}: a seed is 0 or more")
     if options.output is None:
         return
     check_place(options.output)
@@ -129,7 +132,7 @@ def _sizes(sizes: dict[str, int], sources: dict[int, Any], equation: Equation) -
 
 
 @contextlib.contextmanager
-def _enough_memory() -> Iterator[None]:
+def enough_memory() -> Iterator[None]:
     import jax
 
     try:
@@ -157,9 +160,8 @@ def _check_real(sources: dict[int, Any], dtype: str) -> None:
             )
 
 
-def _place(
-    equation: Equation, sizes: dict[str, int], padded: dict[str, int], sources: dict[int, Any], dtype: str, mesh: Any, seed: int
-) -> list[Any]:
+def placed(what: Given, mesh: Any, seed: int, padded: dict[str, int] | None = None) -> list[Any]:
+    """The operands on the mesh: of files, or random ones; where `padded` is larger than their sizes, filled with zeros."""
     import jax
     import jax.numpy as jnp
 
@@ -168,80 +170,61 @@ def _place(
 
     generator = np.random.default_rng(seed)
     arrays = []
-    for index, operand in enumerate(equation.on(Mesh.parse(mesh)).operands):
-        shape = tuple(sizes[dim] for dim in operand.dims)
-        source = sources.get(index)
+    for index, operand in enumerate(what.equation.on(Mesh.parse(mesh)).operands):
+        shape = tuple(what.sizes[dim] for dim in operand.dims)
+        source = what.sources.get(index)
         if source is None:
-            source = _drawn(generator, shape, jnp.dtype(dtype))
-        placed = place(source, operand, mesh, tuple(padded[dim] for dim in operand.dims))
-        arrays.append(remember(jax.block_until_ready(placed.astype(jnp.dtype(dtype))), shape))
+            source = drawn(generator, shape, jnp.dtype(what.dtype))
+        laid = place(source, operand, mesh, tuple((padded or what.sizes)[dim] for dim in operand.dims))
+        arrays.append(remember(jax.block_until_ready(laid.astype(jnp.dtype(what.dtype))), shape))
     return arrays
 
 
-def _drawn(generator: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def drawn(generator: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Random numbers around 0; whole ones up to about 30, so that products of int8 differ."""
     import jax.numpy as jnp
 
-    drawn = generator.standard_normal(shape, np.float32)
+    numbers = generator.standard_normal(shape, np.float32)
     if jnp.issubdtype(dtype, jnp.integer):
-        drawn = drawn * 8 if jnp.issubdtype(dtype, jnp.signedinteger) else abs(drawn * 8)
+        numbers = numbers * 8 if jnp.issubdtype(dtype, jnp.signedinteger) else abs(numbers * 8)
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        drawn = drawn + 1j * generator.standard_normal(shape, np.float32)
-    return np.asarray(drawn).astype(dtype)
+        numbers = numbers + 1j * generator.standard_normal(shape, np.float32)
+    return np.asarray(numbers).astype(dtype)
 
 
-def _measure(ranked: Any, equation: Equation, arrays: list[Any], mesh: Any, options: argparse.Namespace) -> tuple[Outcome, Any]:
-    from shardwise.measure.timing import automatic, interleaved, unsharded
+def _checked(ranked: Any, equation: Equation, arrays: list[Any], mesh: Any, options: argparse.Namespace) -> tuple[Any, Any]:
+    """The check against the unsharded result, None where it is not wanted; and the result of the plan."""
+    from shardwise.measure.timing import unsharded
     from shardwise.runtime.checking import check
 
     planned = ranked.function(mesh)
     with progress("compiling and running the plan"):
         result = planned(*arrays)
         result.block_until_ready()
-    checked = None
-    if options.check:
-        with progress("checking against the unsharded result"):
-            checked = check(planned, unsharded(equation), *arrays)
-    with progress("timing beside jax.jit"):
-        rivals = {}
-        if not equation.on(Mesh.parse(mesh)).result.layout.unreduced:  # partial sums jax.jit cannot be asked for
-            jitted, lay_out = automatic(equation, mesh)
-            laid = lay_out(*arrays)
-            rivals = {name: functools.partial(function, *laid) for name, function in jitted.items()}
-        times = interleaved({"planned": functools.partial(planned, *arrays), **rivals}, options.runs, MOST_SECONDS)
-    spread = max(timing.spread for timing in times.values())
-    medians = {name: timing.median_seconds for name, timing in times.items()}
-    return Outcome(checked, medians.pop("planned"), medians, spread), result
+    if not options.check:
+        return None, result
+    with progress("checking against the unsharded result"):
+        return check(planned, unsharded(equation), *arrays), result
 
 
-def _show(equation: Equation, arrays: list[Any], result: Any, outcome: Outcome, options: argparse.Namespace) -> None:
+def _show(equation: Equation, arrays: list[Any], result: Any, checked: Any) -> None:
     import dataclasses
 
     from shardwise.pictures.live import lying
     from shardwise.runtime.padding import true_shape
-    from shardwise.units import seconds_text
 
     for operand, array in zip((*equation.operands, equation.result), (*arrays, result), strict=True):
         drawn = lying(array.sharding, array.shape, true=true_shape(array))
         named = tuple((dim, axes) for dim, (_, axes) in zip(operand.dims, drawn.layout.dims, strict=True))
         layout = dataclasses.replace(drawn.layout, dims=named)
         print(lines_of(str(dataclasses.replace(drawn, name=operand.name, layout=layout))), end="\n\n")
-    if outcome.check is not None:
-        print(f"check against the unsharded result: {outcome.check}")
-    print(
-        f"planned: {seconds_text(outcome.seconds)} (medians of up to {options.runs} runs in turn, spread {outcome.spread:.0%})"
-    )
-    for name, seconds in outcome.automatic_seconds.items():
-        how = {"constraint": "jax.jit with a sharding constraint", "out_shardings": "jax.jit with out_shardings"}[name]
-        print(f"{how}: {seconds_text(seconds)}, {seconds / outcome.seconds:.2f} times the plan's")
+    if checked is not None:
+        print(f"check against the unsharded result: {checked}")
+    print("`shardwise compare` measures it beside jax.jit")
 
 
-def _facts(ranked: Any, outcome: Outcome) -> dict[str, Any]:
-    checked = outcome.check
+def _facts(ranked: Any, checked: Any) -> dict[str, Any]:
     return facts(ranked) | {
-        "measured_seconds": outcome.seconds,
-        "automatic_seconds": outcome.automatic_seconds,
-        "spread": outcome.spread,
         "check": None if checked is None else {
             "ok": checked.ok,
             "largest_error": _finite(max(leaf.error for leaf in checked.leaves)),
@@ -273,3 +256,22 @@ def _write(path: str, result: Any, shape: tuple[int, ...]) -> None:
     named = "" if member is None else f":{member}"
     with progress(f"writing {path}"):
         writing.keeping(str(target), lambda place: save(f"{place}{named}", shape, result.dtype, inside()))
+
+
+def padded_sizes(what: Given, mesh: Any, options: argparse.Namespace) -> dict[str, int]:
+    """The sizes that are run."""
+    return sizes_padded_on(what.equation, what.sizes, Mesh.parse(mesh)) if options.pad else what.sizes
+
+
+def random_arrays(args: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
+    """Arguments with random arrays where only types are given."""
+    import jax
+
+    generator = np.random.default_rng(seed)
+
+    def filled(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        return jax.device_put(drawn(generator, leaf.shape, leaf.dtype), leaf.sharding)
+
+    return jax.tree.map(filled, args)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.reshapes import reshapes
 from shardwise.compiled.targets.apart import BrokenDownError, compile_once, start_helper
+from shardwise.compiled.targets.compiler_flags import checked_options, unknown_option
 from shardwise.compiled.targets.homing import written_mesh
 from shardwise.compiled.targets.lowering import Lowering, lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
@@ -56,9 +58,13 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
     with left_unbound(), jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
         traced = traced_here(function, args)
         lowered = lowered_here(function, traced)
-    uneven = uneven_constraints(traced.jaxpr.jaxpr)
-    with _explained(uneven):
+    with _explained(uneven_constraints(traced.jaxpr.jaxpr)):
         compiled = compile_here(lowered)
+    return audited(function, args, mesh, traced, lowered, compiled)
+
+
+def audited(function: Callable[..., Any], args: tuple[Any, ...], mesh: Any, traced: Any, lowered: Any, compiled: Any) -> Audit:
+    """Read what the compiler made of a function for this machine's devices; see `audit`."""
     grid = _grid(mesh, args, lowered)
     kind, platform = _device(args, mesh)
     chip = _known(kind)
@@ -70,14 +76,15 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
         hardware=chip,
         memory=memory_use(compiled.memory_analysis()),
         needed=needed_flops(traced.jaxpr.jaxpr),
-        uneven=uneven,
+        uneven=uneven_constraints(traced.jaxpr.jaxpr),
         arguments=arguments_of(traced, lowered.compiler_ir("stablehlo")),
         reshapes=reshapes(traced.jaxpr.jaxpr),
     )
 
 
 def rehearse(
-    function: Callable[..., Any], *args: Any, on: Any, mesh: Any = None, isolated: bool = True
+    function: Callable[..., Any], *args: Any, on: Any, mesh: Any = None, compiler_options: Mapping[str, Any] | None = None,
+    isolated: bool = True,
 ) -> Audit:  # fmt: skip
     """Compile a function with the real compiler of devices that are not attached, and read what it made; nothing is run.
 
@@ -93,6 +100,8 @@ def rehearse(
         args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`; layouts and memory kinds are kept, on the new mesh.
         on: a TPU slice as `"v5e:2x4"`, `"v5p:4x4x4"`, `"v7x:2x2x1"`, or GPUs as `"h100:8"`, `"h100:2x8"` (hosts x GPUs).
         mesh: `"x=4, y=2"`; by default the axes of the mesh that the arguments lie on, or one axis x over all devices.
+        compiler_options: for the compiler, by name, as `{"xla_tpu_scoped_vmem_limit_kib": 98304}`; `shardwise flags` lists
+            some.
         isolated: compile in a process of its own, which is kept for the next time: a compiler that ends its process does
             not end this one, and what was compiled before is known. With False what comes out is the same, and a part of a
             slice is compiled apart all the same.
@@ -103,7 +112,7 @@ def rehearse(
         MeshError: axes that do not fit it, or a part of a slice that its compiler cannot compile for.
         MissingExtraError: the compiler is not installed; the message names the extra.
     """
-    topology = Topology.parse(on)
+    topology, options = Topology.parse(on), checked_options(compiler_options)
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
     written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
@@ -115,7 +124,7 @@ def rehearse(
     lowering = lower_on(function, args, topology, target_mesh(topology, grid, axis_types=_types(grid, written)))
     uneven = uneven_constraints(lowering.traced.jaxpr.jaxpr)
     with _explained(uneven):
-        made = _made(lowering.program, topology, grid, isolated)
+        made = _made(dataclasses.replace(lowering.program, options=options), topology, grid, isolated)
     chip = None if topology.chip is None else hardware(topology.chip)
     return audit_text(
         made.text,
@@ -159,11 +168,14 @@ def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> M
     the compilers for TPUs end their process where they have no way to compile it.
     """
     part = grid.size < topology.size
-    if program.calls_back or not (isolated or part):
-        return compile_program(program, topology, grid)
     try:
+        if program.calls_back or not (isolated or part):
+            return compile_program(program, topology, grid)
         return compile_once(program, topology, grid)
     except CompileError as error:
+        told = unknown_option(error, program.options, topology)
+        if told is not error:
+            raise told from error
         if part and (isinstance(error, BrokenDownError) or "RET_CHECK" in str(error)):
             raise MeshError(
                 f"mesh {grid} takes {grid.size} of the {topology.size} devices of {topology}, and their compiler cannot "

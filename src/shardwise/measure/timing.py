@@ -2,67 +2,114 @@
 
 from __future__ import annotations
 
+import math
 import random
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 
+from shardwise.errors import MeasureError, ShardwiseError, one_line
+from shardwise.measure.intervals import Timing
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds of several runs of one function."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def median_seconds(self) -> float:
-        return statistics.median(self.seconds)
-
-    @property
-    def spread(self) -> float:
-        """The range of the middle half of the runs, as a share of the median."""
-        if len(self.seconds) < 4:
-            return (max(self.seconds) - min(self.seconds)) / self.median_seconds
-        low, _, high = statistics.quantiles(self.seconds, n=4)
-        return (high - low) / self.median_seconds
+MOST_RUNS = 1000
 
 
-def interleaved(functions: Mapping[str, Callable[[], Any]], runs: int = 7, rest_after: float = 0.0) -> dict[str, Timing]:
-    """Time functions in turn, in another order every time, after one run of each that compiles and is not counted.
+Calls = Mapping[str, Callable[[], Any]]
 
-    Right before each counted run the same function runs uncounted: memory that the one before gave back, and caches
-    that it filled, are then no longer the next one's burden.
+
+def interleaved(functions: Calls, runs: int = 7, rest_after: float = 0.0) -> dict[str, Timing]:
+    """Time functions in turn, in another order every time; before each counted run one of the same that is not.
 
     Args:
         functions: called without arguments; their results are waited for.
         runs: counted runs of each.
         rest_after: end early, but not before three runs, once so many seconds are spent.
+
+    Raises:
+        MeasureError: a function raises; its name and its own error are said.
     """
-    for function in functions.values():
-        jax.block_until_ready(function())
+    found: dict[str, Timing] = {}
+    for found, spent in _turns(functions, time.perf_counter):
+        count = len(next(iter(found.values())).seconds)
+        if count >= runs or (rest_after and count >= 3 and spent > rest_after):
+            break
+    return found
+
+
+def until_narrow(
+    functions: Calls, seconds: float, narrow: float = 0.02, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Timing]:
+    """Time functions in turn until each interval is narrow, or the time is up.
+
+    Args:
+        functions: called without arguments; their results are waited for.
+        seconds: no turn is begun that would end later, as long as the one before; one is always made. What compiles in the
+            first turn counts: run each function once before.
+        narrow: the half width of an interval, as a share of the median, that is narrow enough.
+        clock: tells seconds.
+
+    Raises:
+        MeasureError: a function raises; its name and its own error are said.
+    """
+    found: dict[str, Timing] = {}
+    before = 0.0
+    for found, spent in _turns(functions, clock):
+        enough = len(next(iter(found.values())).seconds) >= MOST_RUNS
+        if enough or 2 * spent - before > seconds or all(_half_width(timing) <= narrow for timing in found.values()):
+            break
+        before = spent
+    return found
+
+
+def _half_width(timing: Timing) -> float:
+    """Half the width of the interval as a share of the median."""
+    interval = timing.interval_seconds
+    return math.inf if interval is None else (interval[1] - interval[0]) / 2 / timing.median_seconds
+
+
+def _turns(functions: Calls, clock: Callable[[], float]) -> Iterator[tuple[dict[str, Timing], float]]:
+    """What is known after each turn, and the seconds spent.
+
+    Right before each counted run the same function runs uncounted: it is compiled then, and memory that the one before gave
+    back, and caches that it filled, are no longer the next one's burden.
+    """
     order = list(functions)
     shuffled = random.Random(0)
     taken: dict[str, list[float]] = {name: [] for name in functions}
-    started = time.perf_counter()
-    for turn in range(runs):
+    started = clock()
+    while functions:
         shuffled.shuffle(order)
         for name in order:
-            jax.block_until_ready(functions[name]())
-            begin = time.perf_counter()
-            jax.block_until_ready(functions[name]())
-            taken[name].append(time.perf_counter() - begin)
-        if rest_after and turn >= 2 and time.perf_counter() - started > rest_after:
-            break
-    return {name: Timing(tuple(seconds)) for name, seconds in taken.items()}
+            done(name, functions[name])
+            begin = clock()
+            done(name, functions[name])
+            taken[name].append(clock() - begin)
+        yield {name: Timing(tuple(seconds)) for name, seconds in taken.items()}, clock() - started
+
+
+def done(name: str, function: Callable[[], Any]) -> Any:
+    """Call a function and wait for what it gives.
+
+    Raises:
+        MeasureError: it raises; its name and its own error are said.
+    """
+    try:
+        return jax.block_until_ready(function())
+    except (ShardwiseError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # whatever the user's code raises, SystemExit too
+        said = next((line for line in str(error).splitlines() if line.strip()), "")
+        told = f"{type(error).__name__}: {one_line(said)}".removesuffix(": ")
+        gone = (
+            "; a function that donates its arguments can be called only once: measure it without" if "deleted" in said else ""
+        )
+        raise MeasureError(f"{one_line(name)} raises while it is run: {told}{gone}") from error
 
 
 def automatic(equation: Equation, mesh: jax.sharding.Mesh) -> tuple[dict[str, Callable[..., Any]], Callable[..., list[Any]]]:
@@ -99,7 +146,8 @@ def unsharded(equation: Equation, precision: Any = None) -> Callable[..., Any]:
     terms: Sequence[list[int]] = [[index[dim] for dim in operand.dims] for operand in equation.operands]
     result = [index[dim] for dim in equation.result.dims]
 
-    def function(*arrays: Any) -> Any:
-        return jnp.einsum(*(x for pair in zip(arrays, terms, strict=True) for x in pair), result, precision=precision)
+    def function(*arrays: Any, **options: Any) -> Any:
+        given: list[Any] = [x for pair in zip(arrays, terms, strict=True) for x in pair]
+        return jnp.einsum(*given, result, precision=precision, **options)
 
     return function

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 from shardwise.pictures.picture import Bar, Lane, Lanes, Picture, Table
-from shardwise.schedule.timeline import Span, Timeline
-from shardwise.schedule.timeline_text import totals
+from shardwise.schedule.timeline import COMPILED, ESTIMATED, MEASURED, Span, Timeline
+from shardwise.schedule.timeline_text import told, totals
 from shardwise.units import bytes_text, round_step, seconds_text
 
 WORDS = {
@@ -14,6 +15,7 @@ WORDS = {
     "stall": "waiting for copies", "transfer": "collectives", "copy": "copies between memories",
     "loop": "trips that are not shown",
 }  # fmt: skip
+SHORT = {COMPILED: "modelled", ESTIMATED: "estimated", MEASURED: "measured"}
 
 
 def timeline_picture(timeline: Timeline) -> Picture:
@@ -24,20 +26,45 @@ def timeline_picture(timeline: Timeline) -> Picture:
     return Picture(title, totals(timeline), parts)
 
 
+def beside(timelines: Sequence[Timeline]) -> Picture:
+    """Several timelines of one program on one scale, as the modelled one and the measured one, and their collectives."""
+    whole = max(timeline.step_seconds for timeline in timelines)
+    lanes, notes = [], []
+    for timeline in timelines:
+        words = SHORT[timeline.origin]
+        lanes += [
+            Lane(f"{words}: {name}", tuple(_bars(timeline, name, whole)), f"{name}: busy {seconds_text(busy)}")
+            for name, busy in timeline.lanes
+        ]
+        notes += [f"{timeline.origin}: {totals(timeline)}", *(told(note, timeline) for note in timeline.notes)]
+    title = f"{timelines[0].name}: {' and '.join(SHORT[timeline.origin] for timeline in timelines)}"
+    chart = Lanes(title, tuple(lanes), tuple(ticks(whole)), _legend(timelines), tuple(notes))
+    shares = [
+        dataclasses.replace(_shares(timeline), title=f"Each collective, all its trips: {SHORT[timeline.origin]}")
+        for timeline in timelines
+        if timeline.shares
+    ]
+    return Picture(title, totals(timelines[-1]), (chart, *shares))
+
+
+def _legend(timelines: Sequence[Timeline]) -> tuple[tuple[str, str], ...]:
+    seen = {_kind(span) for timeline in timelines for span in timeline.spans}
+    return tuple((kind, words) for kind, words in WORDS.items() if kind in seen)
+
+
 def timeline_lanes(timeline: Timeline) -> Lanes:
     """The lanes alone, with their sums and what was assumed."""
     whole = timeline.step_seconds
     lanes = tuple(
-        Lane(name, tuple(_bars(timeline, name)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")
+        Lane(name, tuple(_bars(timeline, name, whole)), f"{name}: busy {seconds_text(busy)} of {seconds_text(whole)}")
         for name, busy in timeline.lanes
     )
-    kinds = tuple((kind, words) for kind, words in WORDS.items() if any(_kind(span) == kind for span in timeline.spans))
-    assumed = tuple(("assumed: " if note == timeline.notes[0] else "") + note for note in timeline.notes)
-    return Lanes(timeline.origin, lanes, tuple(ticks(whole)), kinds, (totals(timeline), *assumed))
+    notes = tuple(told(note, timeline) for note in timeline.notes)
+    return Lanes(timeline.origin, lanes, tuple(ticks(whole)), _legend([timeline]), (totals(timeline), *notes))
 
 
-def _bars(timeline: Timeline, lane: str) -> Iterator[Bar]:
-    whole = timeline.step_seconds or 1.0
+def _bars(timeline: Timeline, lane: str, seconds: float) -> Iterator[Bar]:
+    whole = seconds or 1.0
     for span in timeline.spans:
         if span.lane == lane:
             kind = _kind(span)

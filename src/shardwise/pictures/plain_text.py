@@ -38,7 +38,10 @@ MOST_CELL = 24  # columns of one cell
 MOST_CELLS = 60  # columns of one cell of a table
 MOST_WIRES = 24
 # Of bars on a lane, as `schedule.timeline_text` writes them.
-MARKS = {"product": "M", "compute": "#", "wait": ".", "stall": ",", "transfer": "=", "copy": "-", "loop": "~"}
+MARKS = {
+    "product": "M", "compute": "#", "wait": ".", "stall": ",", "transfer": "=", "copy": "-", "loop": "~",
+    "measured": "#", "interval": "-",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

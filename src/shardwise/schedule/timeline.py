@@ -1,4 +1,5 @@
-"""When compute and transfers run and what waits: of a compiled program, modelled from its schedule, or of one as estimated."""
+"""When compute and transfers run and what waits: of a compiled program, modelled from its schedule, of one as estimated, or of
+a call that was traced."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from shardwise import writing
 from shardwise.views import html, text, view
 
 COMPUTE = "compute"
-COMPILED, ESTIMATED = "modelled from the compiled schedule", "as estimated, nothing compiled"
+COMPILED, ESTIMATED, MEASURED = "modelled from the compiled schedule", "as estimated, nothing compiled", "measured"
 
 
 class Moved(Protocol):
@@ -88,17 +89,19 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One call of a program on one device: modelled from the compiler's schedule, or estimated before anything is compiled.
+    """One call of a program: on one device as modelled from the compiler's schedule, or estimated before anything is compiled;
+    on every device as measured (`sw.trace`).
 
     Attributes:
         spans: what is on the lanes, by start; of very many the trips of loops are left out, and `notes` say so.
-        step_seconds: the whole call. It is `compute_seconds`, `exposed_seconds` and `copy_wait_seconds` together.
+        step_seconds: the whole call. It is `compute_seconds`, `exposed_seconds` and `copy_wait_seconds` together; measured, the
+            rest is idle, and these are means over the devices.
         compute_seconds: when the cores work.
         transfer_seconds: of all collectives together, each as if alone.
         exposed_seconds: when the cores wait for collectives.
         copy_wait_seconds: when they wait for copies between memories.
         critical_path: the spans that make the step as long as it is, from its end back to its start.
-        utilisation: the time that the products would take at the chip's peak, as a share of the step.
+        utilisation: the time that the products would take at the chip's peak, as a share of the step; 0 where it was measured.
         lanes: every lane with the seconds for which it is busy.
         shares: each collective with what of it is hidden.
         origin: how the times came about.

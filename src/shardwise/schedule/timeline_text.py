@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from shardwise.errors import one_line
-from shardwise.schedule.timeline import Span, Timeline
+from shardwise.schedule.timeline import MEASURED, Span, Timeline
 from shardwise.units import round_step
 
 MARKS = {"compute": "#", "product": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
@@ -27,8 +27,13 @@ def drawn(timeline: Timeline, width: int = 100) -> str:
     legend = LEGEND + (", ~ trips not shown" if any(s.kind == "loop" for s in timeline.spans) else "")
     lines += [f"{'':<{margin}}{legend}", *textwrap.wrap(totals(timeline), width, subsequent_indent="  ")]
     for note in timeline.notes:
-        lines += textwrap.wrap(f"assumed: {note}" if note == timeline.notes[0] else note, width, subsequent_indent="  ")
+        lines += textwrap.wrap(told(note, timeline), width, subsequent_indent="  ")
     return "\n".join(one_line(line).rstrip() for line in lines)
+
+
+def told(note: str, timeline: Timeline) -> str:
+    """A note; the first of what is modelled says what is assumed."""
+    return f"assumed: {note}" if note == timeline.notes[0] and timeline.origin != MEASURED else note
 
 
 def totals(timeline: Timeline) -> str:
@@ -39,10 +44,12 @@ def totals(timeline: Timeline) -> str:
         "collectives": timeline.transfer_seconds,
         "exposed": timeline.exposed_seconds,
     }
+    if timeline.origin == MEASURED:
+        micro["idle"] = max(timeline.step_seconds - timeline.compute_seconds - timeline.exposed_seconds, 0.0)
     if timeline.copy_wait_seconds:
         micro["waiting for copies"] = timeline.copy_wait_seconds
     said = ", ".join(f"{name} {seconds * 1e6:,.1f} us" for name, seconds in micro.items())
-    return f"{said}; products at {timeline.utilisation:.0%} of the peak"
+    return said + (f"; products at {timeline.utilisation:.0%} of the peak" if timeline.origin != MEASURED else "")
 
 
 def _row(spans: list[Span], step_seconds: float, columns: int) -> str:

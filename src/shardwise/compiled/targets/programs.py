@@ -24,6 +24,9 @@ _SETTINGS = ("jax_use_shardy_partitioner", "jax_optimization_level", "jax_memory
 _MOST_ARGUMENTS = 2000  # beyond these JAX hands a TPU program one tuple (should_tuple_args in jax/_src/dispatch.py)
 
 
+_BOOLEANS: dict[str, Any] = {"true": True, "false": False}  # some options read no text as a truth value
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A lowered function, without the devices that it was traced for.
@@ -32,12 +35,14 @@ class Program:
         module: StableHLO as MLIR bytecode; layouts, donations and names of arguments are in it.
         open_inputs, open_outputs: whether the compiler may choose the layout, for each argument and result.
         settings: JAX's configuration, as far as the compiler is told of it.
+        options: for the compiler, over its own and the environment's.
     """
 
     module: bytes
     open_inputs: tuple[bool, ...]
     open_outputs: tuple[bool, ...]
     settings: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
 
     @property
     def calls_back(self) -> bool:
@@ -93,9 +98,10 @@ def _compiled(program: Program, topology: Topology, mesh: jax.sharding.Mesh) -> 
     for name, value in program.settings:
         if getattr(jax.config, name) != value:
             jax.config.update(name, value)
+    own = {name: _BOOLEANS.get(value, value) for name, value in program.options}
     options: Any = get_compile_options(
         num_replicas=1, num_partitions=devices.size, device_assignment=devices, backend=client,
-        env_options_overrides=compiler_options(topology),
+        env_options_overrides=compiler_options(topology) | own,
     )  # fmt: skip
     options.parameter_is_tupled_arguments = topology.kind == "tpu" and len(program.open_inputs) > _MOST_ARGUMENTS
     build = options.executable_build_options

@@ -1,0 +1,136 @@
+"""What the commands that measure and compare may be told: options alone; what each does is a file named after its verb."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from shardwise.errors import quoted
+
+OVERLAPS = {"any": True, "none": False} | {way: way for way in ("ring", "bidirectional", "scatter", "rotate")}
+
+
+def command_of(module: str, function: str = "run") -> Callable[[argparse.Namespace], int]:
+    """A command, which is imported when it is called: most need no JAX."""
+    return lambda options: getattr(importlib.import_module(f"shardwise.commands.{module}"), function)(options)
+
+
+def overlap_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--overlap`, which gives what `sw.plan` takes."""
+    parser.add_argument(
+        "--overlap", type=_overlap, default=True, metavar="|".join(OVERLAPS),
+        help="how transfers may run behind matmuls: any (default), none, or in that form alone",
+    )  # fmt: skip
+
+
+def _overlap(text: str) -> bool | str:
+    if text not in OVERLAPS:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is none that is known: they are {', '.join(OVERLAPS)}")
+    return OVERLAPS[text]
+
+
+def try_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--try` to what rehearses."""
+    parser.add_argument(
+        "--try", action="append", default=[], dest="tries", metavar="NAME=VALUE,...",
+        help="compile with compiler options, or with other arguments (layouts:other.py:args), too, and rank what came out",
+    )  # fmt: skip
+
+
+def measuring_parsers(commands: Any) -> None:
+    """Add `compare`, `trace` and `flags` to the commands."""
+    comparing = commands.add_parser(
+        "compare",
+        help="measure an equation in every way that JAX has beside the plan, or functions side by side",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        '  shardwise compare "A[I, J_x] · B[J_x, K] -> C[I_x, K]" --sizes I=512,J=128,K=256 --mesh x=4 --seconds 2\n'
+        '  shardwise compare "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=512,J=128,K=256 --mesh x=4 --seconds 2 '
+        '--ways "planned,candidate 2,ring"\n'
+        '  shardwise compare train.py:step jax.numpy:matmul --args "float32[64@x,8] float32[8,16]" --mesh x=4 --seconds 2',
+    )
+    comparing.add_argument(
+        "what", nargs="+", help="an equation, or two or more functions as module:function or file.py:function"
+    )
+    comparing.add_argument("--mesh", default="", metavar="x=4,y=2", help="mesh axes and their sizes")
+    comparing.add_argument("--seconds", type=float, default=20.0, help="for the runs in turn, all ways together (default 20)")
+    comparing.add_argument(
+        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
+    )
+    comparing.add_argument("--seed", type=int, default=0, help="for arrays without a file (default 0)")
+    comparing.add_argument("--json", action="store_true", help="print JSON")
+    comparing.add_argument("-o", "--output", metavar="FILE", help="write a picture, .svg or .html, too")
+    equation = comparing.add_argument_group("of an equation")
+    equation.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
+    equation.add_argument("--input", action="append", default=[], metavar="NAME=FILE", help="an operand from a file, as in run")
+    equation.add_argument("--ways", default="", metavar="planned,constraint,...",
+                          help="auto, constraint, explicit, manual, planned (default), candidate 2, ring, ...")  # fmt: skip
+    equation.add_argument("--hardware", help="a name that `shardwise hardware` lists (default: that of the devices)")
+    equation.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
+    equation.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
+    equation.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide, and measure that")
+    equation.add_argument("--exact", action="store_true", help="only programs that make every sum on one device at once")
+    overlap_option(equation)  # type: ignore[arg-type]
+    functions = comparing.add_argument_group("of functions")
+    functions.add_argument(
+        "--args", action="append", default=[], metavar="TYPES",
+        help='arguments of all, or given for each its own: "float32[8@x,4] int32[]", or module:function that returns them',
+    )  # fmt: skip
+    functions.add_argument("--axis-types", choices=["explicit", "auto"], help="of the mesh (default explicit)")
+    comparing.set_defaults(command=command_of("compare"))
+    _trace_parser(commands)
+    _flags_parser(commands)
+
+
+def _trace_parser(commands: Any) -> None:
+    tracing = commands.add_parser(
+        "trace",
+        help="run under jax.profiler, and show what each device did beside what was modelled; or read a trace",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        '  shardwise trace train.py:step --args "float32[64@x,8] float32[8,16]" --mesh x=4\n'
+        '  shardwise trace "A[I, J_x] · B[J_x, K] -> C[I_x, K]" --sizes I=512,J=128,K=256 --mesh x=4 -o step.json\n'
+        '  shardwise trace "A[I_x, J] -> A[I, J_x]" --sizes I=64,J=64 --mesh x=4 --keep traced\n'
+        "  shardwise trace traced           a folder that jax.profiler wrote",
+    )
+    tracing.add_argument("what", help="module:function, file.py:function, an equation, or a folder with a trace")
+    tracing.add_argument("--mesh", default="", metavar="x=4,y=2", help="mesh axes and their sizes")
+    tracing.add_argument(
+        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
+    )
+    tracing.add_argument("--hardware", help="the hardware of the modelled timeline (default: that of the devices)")
+    tracing.add_argument("--seed", type=int, default=0, help="for arrays without a file (default 0)")
+    tracing.add_argument("--json", action="store_true", help="print JSON")
+    tracing.add_argument(
+        "-o", "--output", metavar="FILE", help="write .json, which Perfetto opens, or a picture, .svg or .html"
+    )
+    tracing.add_argument("--keep", metavar="FOLDER", help="write what jax.profiler records to a folder, for XProf")
+    function = tracing.add_argument_group("of a function")
+    function.add_argument(
+        "--args", default="", metavar="TYPES", help='"float32[8@x,4] int32[]", or module:function that returns them'
+    )
+    function.add_argument("--axis-types", choices=["explicit", "auto"], help="of the mesh (default explicit)")
+    equation = tracing.add_argument_group("of an equation, whose plan is run")
+    equation.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
+    equation.add_argument("--input", action="append", default=[], metavar="NAME=FILE", help="an operand from a file, as in run")
+    equation.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
+    equation.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")
+    overlap_option(equation)  # type: ignore[arg-type]
+    there = tracing.add_argument_group("of a trace that is there")
+    there.add_argument("--module", metavar="jit_step", help="the program (default: that which ran for longest)")
+    tracing.set_defaults(command=command_of("trace"))
+
+
+def _flags_parser(commands: Any) -> None:
+    flags = commands.add_parser(
+        "flags",
+        help="list compiler options for asynchronous and overlapped collectives, each with a reason and a source",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n  shardwise flags\n  shardwise flags v5e:2x4",
+    )
+    flags.add_argument("where", nargs="?", help="devices as v5e:2x4, or tpu, gpu or cpu (default: all)")
+    flags.add_argument("--on", metavar="v5e:2x4", help="the same, as other commands say it")
+    flags.add_argument("--json", action="store_true", help="print JSON")
+    flags.set_defaults(command=command_of("flags"))
