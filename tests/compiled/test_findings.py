@@ -10,7 +10,7 @@ from shardwise.chips import hardware
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.facts import Argument, Line
 from shardwise.compiled.findings import ADVICE
-from shardwise.compiled.table import MOST_FINDINGS
+from shardwise.compiled.table import MOST_FINDINGS, WIDTH
 from shardwise.compiled.wastes import Kind
 from shardwise.mesh import Mesh
 
@@ -219,3 +219,13 @@ def test_of_what_a_plan_gathers_parts_are_kept_for_a_reason():
     assert "gathered-then-sliced" in [finding.kind for finding in audit(entry, tables=TABLES).findings]
     planned = TABLES.replace("/home/ann/ops.py", "/usr/lib/shardwise/runtime/lower.py")
     assert "gathered-then-sliced" not in [finding.kind for finding in audit(entry, tables=planned).findings]
+
+
+def test_a_long_finding_stands_on_several_lines_below_its_number():
+    found = (Finding("reduced-same", "an array " + "of many names " * 40, 1000.0, "write " + "this and that " * 40),)
+    title, *lines = standing_out(found)
+    assert title == "stands out"
+    assert lines[0].startswith("  1. an array")
+    assert max(map(len, lines)) <= WIDTH
+    assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {5, 7}
+    assert " ".join(line.strip() for line in lines) == f"1. {' '.join(str(found[0]).split())}"

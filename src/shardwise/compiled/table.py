@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from shardwise.compiled.audit import Audit
@@ -12,6 +13,7 @@ from shardwise.schedule.timeline import Timeline
 from shardwise.units import bytes_text, flops_text, seconds_text
 
 MOST_ROWS = 40
+WIDTH = 160  # columns of what is told in words
 MOST_FINDINGS = 10
 MOST_LINES = 3  # of one row
 HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
@@ -142,7 +144,13 @@ def _listed(name: str, entries: Sequence[str]) -> Iterator[str]:
         yield name
         for number, entry in enumerate(entries[:MOST_ROWS], 1):
             first, *rest = entry.split("\n")
-            yield f"  {number}. {first}"
-            yield from (f"   {line}" for line in rest)
+            yield from _folded(f"  {number}. ", first)
+            yield from (folded for line in rest for folded in _folded("       ", line.strip()))
         if len(entries) > MOST_ROWS:
             yield f"  ... and {len(entries) - MOST_ROWS} more"
+
+
+def _folded(before: str, text: str) -> list[str]:
+    """A line, on several where it is long: below its own beginning."""
+    wrapped = textwrap.wrap(text, WIDTH - len(before), break_long_words=False, break_on_hyphens=False)
+    return [f"{' ' * len(before) if number else before}{line}" for number, line in enumerate(wrapped)]
