@@ -9,8 +9,8 @@ import pytest
 from shardwise.chips import hardware
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.facts import Argument, Line
-from shardwise.compiled.findings import ADVICE
-from shardwise.compiled.table import MOST_FINDINGS, WIDTH
+from shardwise.compiled.findings import ADVICE, Finding
+from shardwise.compiled.table import MOST_FINDINGS, WIDTH, standing_out
 from shardwise.compiled.wastes import Kind
 from shardwise.mesh import Mesh
 
@@ -171,9 +171,6 @@ def test_a_few_lines_of_one_kind_are_told_apart():
 
 
 def test_no_more_than_ten_findings_are_printed_and_the_rest_in_one_line():
-    from shardwise.compiled.findings import Finding
-    from shardwise.compiled.table import standing_out
-
     found = tuple(Finding("reduced-same", f"waste {n}", 1000.0, "", 5.0) for n in range(MOST_FINDINGS + 3))
     lines = list(standing_out(found))
     assert sum("waste" in line for line in lines) == 10
