@@ -37,8 +37,6 @@ ITEM_BYTES = {
 LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought: for 0.5 MB it takes 0.65 of 5.0 us
 LANES, SUBLANES = 128, 8  # a TPU's memory holds an array in tiles of so many elements of its last dimension, and rows of them
 AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
-ZEROS = 0.4  # copies that they take where a chip keeps them: up to so many bytes (compiled programs of v5p, v6e)
-KEPT_ZEROS = 1.68e7
 STARTING = 3  # times as long as the rest of a product its start takes at most: 128 x 128 x 128 takes 2.8 us, and 0.6 by this
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
 # Blocks that are no wider, in tiles, and end within one are put together slowly. Wider ones are, too: four of 8192 x 704 are
@@ -186,7 +184,11 @@ class Costs:
                 laid = in_bytes * self.hardware.sharers(self.mesh) / speed.value
                 return laid if self.holds(in_bytes) or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
             case "all-gather" if summed:
-                return (ZEROS if out_bytes <= KEPT_ZEROS else AMONG_ZEROS) * self.copy(out_bytes)
+                return AMONG_ZEROS * self.copy(out_bytes)
+            case "all-gather" if blocks.tiles == "narrow":
+                return self.copy(out_bytes)
+            case "all-gather" if blocks.tiles == "odd":
+                return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
             case "reduce-scatter" if not summed and is_ragged(blocks):
                 return self.copy(in_bytes)
             case _:
@@ -207,8 +209,7 @@ class Costs:
     def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN) -> float:
         """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
 
-        What the chip holds leaves it as fast as its memory takes it. Blocks that are no whole tiles, as a gather joins them,
-        lie in an order of the compiler's own until here.
+        What the chip holds leaves it as fast as its memory takes it; blocks that a copy has laid out already stand there.
         """
         compiler = self.hardware.compiler
         if compiler is None or out_bytes < LEAVES_FROM:
@@ -217,12 +218,9 @@ class Costs:
             return 0.0 if is_ragged(blocks) else compiler.turned_copies.value * self.copy(out_bytes)
         if kind != "all-gather":
             return 0.0
-        if self.is_summed(kind, axes, out_bytes, blocks):
-            return (AMONG_ZEROS - ZEROS) * self.copy(out_bytes) if out_bytes <= KEPT_ZEROS else 0.0
-        kept = out_bytes <= compiler.kept_bytes.value
-        if blocks.tiles in ("narrow", "odd") and compiler.kept_bytes.value:
-            return self._memory(0.0 if kept else out_bytes, out_bytes)
-        return self._memory(0.0, out_bytes) if kept and blocks.tiles != "part" else self.copy(out_bytes)
+        if blocks.tiles == "odd" or self.is_summed(kind, axes, out_bytes, blocks):
+            return 0.0
+        return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
 
     @property
     def cover(self) -> float:
