@@ -34,8 +34,8 @@ from shardwise.compiled.text.reading import collectives
 from shardwise.errors import FileError
 from shardwise.mesh import Mesh
 from shardwise.notation import parse_operand
+from shardwise.pictures.dispatch import written
 from shardwise.pictures.picture import picture_of
-from shardwise.pictures.seeing import written
 from shardwise.runtime import files
 
 WRITES = 3.0  # so many of them a writer may make before it is killed

@@ -24,7 +24,7 @@ from shardwise import writing
 from shardwise.commands.making import versions
 from shardwise.compiled import compiling
 from shardwise.compiled.facts import MemoryUse
-from shardwise.compiled.targets import apart
+from shardwise.compiled.targets import helper_process
 from shardwise.compiled.targets.programs import Made, Program, parsed
 
 KEPT = Path(__file__).parent / "golden" / "kept"
@@ -46,7 +46,7 @@ def compile_or_take(program: Program, topology: Any, grid: Any) -> Made:
     if path.exists():
         found = json.loads(gzip.decompress(path.read_bytes()))
         return Made(found["text"], found["memory"] and MemoryUse(**found["memory"]))
-    made = apart.compile_once(program, topology, grid)
+    made = helper_process.compile_once(program, topology, grid)
     if os.environ.get("KEEP"):
         path.parent.mkdir(exist_ok=True)
         text = json.dumps({"text": made.text, "memory": made.memory and dataclasses.asdict(made.memory)})

@@ -224,7 +224,7 @@ def show(x: Any, mesh: Any = None, *, sizes: Any = None, pad: bool = False) -> A
     Raises:
         ArrayError: what is given lives on no device; MeshError, LayoutError, NotationError: a layout that cannot be.
     """
-    from shardwise.pictures.seeing import seen
+    from shardwise.pictures.dispatch import seen
     from shardwise.pictures.terminal import present
 
     told = {"layout": x, "mesh": mesh} if isinstance(x, str | Layout) else {}

@@ -19,10 +19,10 @@ from shardwise.mesh import Mesh
 from shardwise.pictures import page as hand
 from shardwise.pictures import terminal
 from shardwise.pictures.boards import placed
+from shardwise.pictures.dispatch import written
 from shardwise.pictures.page import fragment, page
 from shardwise.pictures.picture import picture_of
 from shardwise.pictures.placement import Placement
-from shardwise.pictures.seeing import written
 
 PLACEMENT = Placement.of("A", Layout.parse("I_x, J"), {"I": 4, "J": 2}, Mesh.parse("x=2, y=2"))
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -20,8 +20,8 @@ from shardwise.pictures.svg import svg
 from shardwise.pictures.tours.all import TOURS, tour
 from shardwise.pictures.tours.alone import alone
 from shardwise.pictures.tours.own import own
+from shardwise.pictures.tours.rendering import document, screens
 from shardwise.pictures.tours.stops import Alone, Equal, Forms, Ring
-from shardwise.pictures.tours.telling import document, screens
 from shardwise.reference import assemble, scatter, shard_slices
 
 A, B = np.arange(16).reshape(4, 4), np.arange(16, 32).reshape(4, 4)

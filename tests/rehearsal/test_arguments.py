@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import shardwise as sw
 from shardwise.compiled.arguments import parameter_names
 from shardwise.compiled.export import facts
-from shardwise.compiled.targets.homing import at_home
+from shardwise.compiled.targets.abstract_arguments import at_home
 from shardwise.errors import MeshError
 
 

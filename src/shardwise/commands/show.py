@@ -9,9 +9,9 @@ from shardwise import writing
 from shardwise.errors import FileError, one_line
 from shardwise.mesh import Mesh
 from shardwise.notation import parse_operand, parse_sizes
+from shardwise.pictures.dispatch import written
 from shardwise.pictures.picture import Picture, picture_of
 from shardwise.pictures.placement import Placement
-from shardwise.pictures.seeing import written
 from shardwise.pictures.sheet import sheet
 from shardwise.pictures.svg import svg
 from shardwise.pictures.terminal import present

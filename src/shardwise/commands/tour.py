@@ -10,8 +10,8 @@ from shardwise.notation import parse_sizes
 from shardwise.pictures.stepper import step_through
 from shardwise.pictures.tours.all import CASES, COLLECTIVES, tour
 from shardwise.pictures.tours.own import own
+from shardwise.pictures.tours.rendering import document, screens
 from shardwise.pictures.tours.stops import Tour
-from shardwise.pictures.tours.telling import document, screens
 from shardwise.planning.problem import DTYPE
 
 OWN = 'shardwise tour "A[I, J_x] · B[J_x, K] -> C[I, K]" --sizes I=4,J=4,K=4 --mesh x=4'

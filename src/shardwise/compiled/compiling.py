@@ -18,9 +18,9 @@ from shardwise.compiled.arguments import arguments_of
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.reshapes import reshapes
-from shardwise.compiled.targets.apart import BrokenDownError, compile_once, start_helper
+from shardwise.compiled.targets.abstract_arguments import written_mesh
 from shardwise.compiled.targets.compiler_flags import checked_options, unknown_option
-from shardwise.compiled.targets.homing import written_mesh
+from shardwise.compiled.targets.helper_process import BrokenDownError, compile_once, start_helper
 from shardwise.compiled.targets.lowering import Lowering, lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
 from shardwise.compiled.targets.tracing import traced_by_jax, untraced

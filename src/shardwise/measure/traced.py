@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.compiled.audit import Audit
-from shardwise.compiled.replaying.tape import COPIES
+from shardwise.compiled.replaying.instruction_stream import COPIES
 from shardwise.compiled.replaying.work import Workbook, products
 from shardwise.compiled.text.sources import metadata
 from shardwise.errors import MeasureError, counted, shortened

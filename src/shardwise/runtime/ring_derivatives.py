@@ -15,10 +15,10 @@ from typing import Any
 
 from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.runtime.ring_gather import Gather, gather
+from shardwise.runtime.ring_pipelined import Spread, spread
 from shardwise.runtime.ring_products import Product, Term, new_dim, product
 from shardwise.runtime.ring_rotate import Rotation, rotate, rotate_back
 from shardwise.runtime.ring_scatter import Scatter, scatter
-from shardwise.runtime.ring_spread import Spread, spread
 
 Groups = tuple[tuple[Any, ...], ...]
 

@@ -15,10 +15,10 @@ import jax
 from shardwise.runtime.ring_derivatives import gather_ring, rotation, scatter_ring, spread_ring
 from shardwise.runtime.ring_gather import Gather
 from shardwise.runtime.ring_paths import Ring, Schedule
+from shardwise.runtime.ring_pipelined import Spread
 from shardwise.runtime.ring_products import Numbers, Product, Term, as_varying, product, varying_axes
 from shardwise.runtime.ring_rotate import Rotation
 from shardwise.runtime.ring_scatter import Scatter
-from shardwise.runtime.ring_spread import Spread
 from shardwise.steps import Way
 
 Axes = str | Sequence[str]

@@ -11,9 +11,9 @@ from typing import Any
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
+from shardwise.compiled.replaying.instruction_stream import FROM_HOST, PER_SECOND, TO_HOST, record
 from shardwise.compiled.replaying.kernels import Cores
 from shardwise.compiled.replaying.replay import Event, Player, Run, flattened
-from shardwise.compiled.replaying.tape import FROM_HOST, PER_SECOND, TO_HOST, record
 from shardwise.compiled.replaying.work import Workbook
 from shardwise.compiled.text.hlo import Module
 from shardwise.mesh import Mesh

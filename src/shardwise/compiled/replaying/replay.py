@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from shardwise.compiled.replaying.tape import Await, Enter, Issue, Tape, Transfer, Work
+from shardwise.compiled.replaying.instruction_stream import Await, Enter, Issue, Tape, Transfer, Work
 from shardwise.schedule.timeline import COMPUTE
 
 MOST_TRIPS_APART = 2000  # trips that differ from each other are run one by one up to here

@@ -6,7 +6,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from shardwise.chips.topology import Topology
-from shardwise.compiled.targets.apart import Failed, Request
+from shardwise.compiled.targets.helper_process import Failed, Request
 from shardwise.compiled.targets.programs import Made, compile_program
 from shardwise.compiled.targets.unattached import reason
 from shardwise.errors import ShardwiseError

@@ -12,7 +12,7 @@ import jax
 from shardwise.chips.topology import Topology
 from shardwise.compiled.arguments import arguments_of, parameter_names
 from shardwise.compiled.facts import Argument
-from shardwise.compiled.targets.homing import at_home
+from shardwise.compiled.targets.abstract_arguments import at_home
 from shardwise.compiled.targets.programs import Program, program_of
 from shardwise.compiled.targets.tracing import traced_by_jax, untraced
 from shardwise.compiled.targets.unattached import mesh_of, target_mesh

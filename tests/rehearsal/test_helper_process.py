@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 from shardwise.chips.topology import Topology
-from shardwise.compiled.targets import apart
-from shardwise.compiled.targets.apart import compile_apart, end_helper, start_helper
+from shardwise.compiled.targets import helper_process
+from shardwise.compiled.targets.helper_process import compile_apart, end_helper, start_helper
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.compiled.targets.programs import Program, compile_program
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError
@@ -50,7 +50,7 @@ def test_what_comes_back_is_what_this_process_would_have_made(topology):
     assert found == compile_program(lowering.program, Topology.parse(topology), GRID)
     assert "is_scheduled=true" in found.text
     assert "all-gather" in found.text
-    assert "test_apart.py" in found.text
+    assert "test_helper_process.py" in found.text
     assert "tree[\\'b\\']" in found.text, "names of arguments are lost"
     assert lowering.replicated == ("tree['b']",)
     assert found.memory.peak > 0
@@ -60,10 +60,10 @@ def test_this_process_loads_no_compiler_of_other_devices_and_leaves_no_process()
     code = """
         import os, jax
         import shardwise as sw
-        from shardwise.compiled.targets import apart
+        from shardwise.compiled.targets import helper_process
         found = sw.rehearse(lambda a: a * 2, jax.ShapeDtypeStruct((8, 8), "float32"), on="v5e:2x4")
         again = sw.rehearse(lambda a: a * 3, jax.ShapeDtypeStruct((8, 8), "float32"), on="v5e:2x2")
-        print("libtpu" in open("/proc/self/maps").read(), apart._kept[0].process.pid)
+        print("libtpu" in open("/proc/self/maps").read(), helper_process._kept[0].process.pid)
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=120
@@ -76,13 +76,13 @@ def test_this_process_loads_no_compiler_of_other_devices_and_leaves_no_process()
 
 def test_the_helper_is_kept_and_replaced_where_it_died_or_the_environment_is_another(monkeypatch):
     start_helper()
-    first = apart._kept[0].process
+    first = helper_process._kept[0].process
     text = compile_apart(program(), "v5e:2x4", GRID).text
-    assert apart._kept[0].process is first
+    assert helper_process._kept[0].process is first
     first.kill()
     first.wait()
     assert compile_apart(program(), "v5e:2x4", GRID).text == text
-    second = apart._kept[0].process
+    second = helper_process._kept[0].process
     assert second is not first
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_latency_hiding_scheduler=false")
     compile_apart(program(), "v5e:2x4", GRID)
@@ -104,7 +104,7 @@ def test_refusals_of_the_helper_are_told_as_its_own():
 
 
 def test_a_compiler_that_is_missing_there_names_its_extra(monkeypatch):
-    monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", textwrap.dedent("""
+    monkeypatch.setattr(helper_process, "_COMMAND", (sys.executable, "-c", textwrap.dedent("""
         import importlib.util, os, sys
         from multiprocessing.connection import Connection
         from shardwise.compiled.targets import child
@@ -121,7 +121,7 @@ def test_a_compiler_that_is_missing_there_names_its_extra(monkeypatch):
 def test_a_helper_that_takes_too_long_is_ended():
     with pytest.raises(CompileError, match=r"took longer than 0.01 seconds and was ended"):
         compile_apart(program(), "v5e:2x4", GRID, timeout_seconds=0.01)
-    assert not apart._kept
+    assert not helper_process._kept
 
 
 @pytest.mark.parametrize(
@@ -134,16 +134,16 @@ def test_a_helper_that_takes_too_long_is_ended():
     ],
 )  # fmt: skip
 def test_a_helper_that_breaks_down_is_told_with_the_compilers_last_words(monkeypatch, code, said):
-    monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", f"import os, sys; {code}"))
+    monkeypatch.setattr(helper_process, "_COMMAND", (sys.executable, "-c", f"import os, sys; {code}"))
     for waits in (False, True):  # for its end, before it is asked
         end_helper()
         if waits:
-            apart.start_helper()
-            apart._kept[0].process.poll = lambda: None  # it is taken for running
-            apart._kept[0].process.wait()
-        with pytest.raises(apart.BrokenDownError, match=said):
+            helper_process.start_helper()
+            helper_process._kept[0].process.poll = lambda: None  # it is taken for running
+            helper_process._kept[0].process.wait()
+        with pytest.raises(helper_process.BrokenDownError, match=said):
             compile_apart(program(), "v5e:2x4", GRID)
-        assert not apart._kept
+        assert not helper_process._kept
 
 
 def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_question(monkeypatch):
@@ -154,15 +154,15 @@ def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_questio
 
     other = program(lambda a: a @ a)
     with monkeypatch.context() as patched:
-        patched.setattr(apart.Connection, "poll", interrupted)
+        patched.setattr(helper_process.Connection, "poll", interrupted)
         with pytest.raises(KeyboardInterrupt):
             compile_apart(other, "v5e:2x4", GRID)
     assert compile_apart(program(), "v5e:2x4", GRID).text == text
 
 
 def test_signals_have_names():
-    assert apart._ended(-signal.SIGSEGV) == "SIGSEGV"
-    assert apart._ended(-99) == "signal 99"
+    assert helper_process._ended(-signal.SIGSEGV) == "SIGSEGV"
+    assert helper_process._ended(-99) == "signal 99"
 
 
 def test_a_kept_text_is_the_compilers_and_no_other_program_takes_it(tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_kept_text_is_the_compilers_and_no_other_program_takes_it(tmp_path, mo
     made = kept.compile_or_take(program(), topology, GRID)
     assert made == compile_apart(program(), topology, GRID)
     with monkeypatch.context() as patched:
-        patched.setattr(apart, "compile_apart", None)
+        patched.setattr(helper_process, "compile_apart", None)
         assert kept.compile_or_take(program(lambda a: a * 2), topology, GRID) == made  # from another line
     assert kept.named(program(lambda a: a * 3), topology, GRID) != kept.named(program(), topology, GRID)
     assert kept.named(program(), topology, GRID) != kept.named(program(), Topology.parse("v6e:2x4"), GRID)
