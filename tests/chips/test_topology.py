@@ -243,7 +243,7 @@ def test_an_axis_has_the_links_of_the_dimensions_it_spans(text, mesh, axis, byte
     assert route.says == says
 
 
-def test_scattered_devices_are_reckoned_with_one_link():
+def test_scattered_devices_are_taken_as_one_link():
     topology, mesh = Topology.parse("v5e:4x4"), Mesh.parse("x=4")
     places = [(0, 0, 0), (1, 2, 0), (3, 1, 0), (2, 3, 0)]
     route = physical_routes(topology, places, mesh)["x"]

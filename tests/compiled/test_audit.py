@@ -242,7 +242,7 @@ def test_a_chip_that_is_not_known_must_be_named():
     strange = audit_text("HloModule m\n\nENTRY %e (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n",
                          name="f", target="v3:2x2", mesh=Mesh(()), hardware=None)  # fmt: skip
     assert "f on v3:2x2" in str(strange)
-    with pytest.raises(HardwareError, match="say which hardware to reckon with"):
+    with pytest.raises(HardwareError, match="say which hardware to estimate with"):
         strange.timeline()
     assert strange.timeline("tpu-v4").step_seconds == 0
 

@@ -1,4 +1,4 @@
-"""Timelines: small schedules whose times are reckoned by hand, laws that all keep, and the golden texts. Needs no JAX."""
+"""Timelines: small schedules whose times are computed by hand, laws that all keep, and the golden texts. Needs no JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tours: the sources' numbers on the printed text, wrong numbers that are reckoned, laws that hold, screens that fit."""
+"""Tours: the sources' numbers on the printed text, wrong numbers that are computed, laws that hold, screens that fit."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_neighbours_number_is_not_ones_own():
 
 
 def test_no_claim_about_numbers_is_written_by_hand():
-    """The words of tours hold no number that a device would get wrong: those stand in tables, which are reckoned."""
+    """The words of tours hold no number that a device would get wrong: those stand in tables, which are computed."""
     for name in TOURS:
         for stop in tour(name).stops:
             for look in stop.looks:

@@ -40,7 +40,7 @@ def came(symbols: str, values: Mapping[str, float]) -> float:
     return eval(symbols.replace("·", "*").replace("'", "_"), {"max": max}, names)
 
 
-def reckoned(numbers: str) -> float:
+def evaluated(numbers: str) -> float:
     """What a formula in numbers comes to."""
     return eval(NUMBER.sub(lambda m: f"({m[1]}*{UNITS[m[2]]})", numbers).replace("·", "*"), {"max": max})
 
@@ -57,14 +57,14 @@ def check(price: Told, seconds: float) -> None:
     for term in price.terms:
         assert all(map(is_coefficient, NUMERAL.findall(term.symbols))), term
         assert came(term.symbols, price.values) == pytest.approx(term.seconds, rel=1e-9), term
-        assert reckoned(term.numbers) == pytest.approx(term.seconds, rel=0.02), term
+        assert evaluated(term.numbers) == pytest.approx(term.seconds, rel=0.02), term
     assert math.fsum(came(term.symbols, price.values) for term in price.terms) == pytest.approx(seconds, rel=1e-9)
     for said in price.letters:
         symbol, *formulas = said.split(": ")[0].split(" = ")
         if formulas:
             assert all(map(is_coefficient, NUMERAL.findall(formulas[0]))), said
             assert came(formulas[0], price.values) == pytest.approx(price.values[symbol], rel=1e-9), said
-            assert reckoned(formulas[1]) == pytest.approx(price.values[symbol], rel=0.02), said
+            assert evaluated(formulas[1]) == pytest.approx(price.values[symbol], rel=0.02), said
 
 
 def check_program(program: Program, costs: Costs, sizes: Mapping[str, int]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Where the devices of a mesh sit: a plan without a named hardware reckons with the links that are really there."""
+"""Where the devices of a mesh sit: a plan without a named hardware uses the links that are really there."""
 
 from __future__ import annotations
 

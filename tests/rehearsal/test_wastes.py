@@ -1,6 +1,6 @@
 """Wastes planted in small programs of many constructions: each is found, at its line, with its bytes; clean programs show none.
 
-The line that wastes ends in `# here`. Bytes are reckoned beside each program from its sizes, as one device's in one call.
+The line that wastes ends in `# here`. Bytes are computed beside each program from its sizes, as one device's in one call.
 """
 
 from __future__ import annotations

@@ -601,7 +601,7 @@ def test_hardware_refuses(name: Any):
 
 
 def test_devices_that_no_hardware_answers_to():
-    reason = "devices of kind 'Abacus' are not in the catalogue: say which to reckon with, hardware='h100'"
+    reason = "devices of kind 'Abacus' are not in the catalogue: say which to estimate with, hardware='h100'"
     assert refusal(HardwareError, lambda: sw.hardware.for_device_kind("Abacus")) == reason
 
 

@@ -16,7 +16,7 @@ _OTHER_NAMES = {"tpu7x": "tpu-v7x"}
 
 _FOLDER = Path(__file__).with_name("catalogue")
 
-# How a dtype without a figure of its own is reckoned: as another dtype, slower by a factor.
+# How a dtype without a figure of its own is estimated: as another dtype, slower by a factor.
 _RECKONED_AS = {
     "float16": ("bfloat16", 1.0),
     "complex64": ("float32", 4.0),  # a complex product is four real ones
@@ -231,7 +231,7 @@ class Catalogue:
         matching = [(len(device_kind), name) for device_kind, name in known if kind.lower().startswith(device_kind.lower())]
         if matching:
             return _load(max(matching)[1])
-        raise HardwareError(f"devices of kind {kind!r} are not in the catalogue: say which to reckon with, hardware='h100'")
+        raise HardwareError(f"devices of kind {kind!r} are not in the catalogue: say which to estimate with, hardware='h100'")
 
 
 hardware = Catalogue()

@@ -203,7 +203,7 @@ def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Positio
         says = f"{name} the {len(places)} cores of a chip"
         return Route(len(places), torus.bytes_per_s.value, 0, False, says, cores=len(places))
     cores = f", {len(spans[-1])} cores a chip" if len(spans[-1]) > 1 else ""
-    if chips * len(spans[-1]) != len(places):  # no block of the torus: reckon with one link
+    if chips * len(spans[-1]) != len(places):  # no block of the torus: taken as one link
         steps = max(hops(topology, places[0], place) for place in places)
         return Route(len(places), link / steps, steps, False, f"{name} {len(places)} devices, scattered")
     return Route(len(places), speed, farthest, all(rings), f"{name} a {' x '.join(said)}{cores}", cores=len(spans[-1]))

@@ -47,5 +47,5 @@ def chip_of(held: Contents, name: str | Hardware | None) -> Hardware:
     """The hardware that is meant: the one named, or the one compiled for."""
     chosen = catalogue(name) if name is not None else held.hardware
     if chosen is None:
-        raise HardwareError(f"{held.target} is not in the catalogue: say which hardware to reckon with, as 'tpu-v5e'")
+        raise HardwareError(f"{held.target} is not in the catalogue: say which hardware to estimate with, as 'tpu-v5e'")
     return chosen

@@ -155,7 +155,7 @@ def shown(count: int, most: int) -> Iterator[int | None]:
 
 
 class _Blocks:
-    """Makes the box of every block; what all of them share is reckoned once."""
+    """Makes the box of every block; what all of them share is computed once."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement

@@ -1,4 +1,4 @@
-"""The hand that draws HTML: words and tables as themselves, all else as SVG. It needs Jinja2, of the extra `show`."""
+"""The renderer of HTML: words and tables as themselves, all else as SVG. It needs Jinja2, of the extra `show`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The neutral picture: boards of boxes, signs and arrows, wires between devices, lanes, tables. What it shows is settled
-here; a hand (`text`, `svg`, `page`) only draws it, and every hand draws every part."""
+here; a renderer (`text`, `svg`, `page`) only draws it, and every renderer draws every part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand that writes: a picture as lines of characters, in ASCII or with box-drawing ones. Colour is left to `terminal`."""
+"""The renderer of plain text: a picture as lines of characters, ASCII or box-drawing ones. Colour is left to `terminal`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand that draws a report: one page of HTML with its styles and its script inside, which fetches nothing."""
+"""The renderer of a report: one page of HTML with its styles and its script inside, which fetches nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand that draws SVG: one picture as one self-contained, scalable, accessible text."""
+"""The renderer of SVG: one picture as one self-contained, scalable, accessible text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand for terminals: the text with colours where rich is installed and somebody looks; plain text everywhere else."""
+"""The renderer for terminals: the text with colours where rich is installed and somebody looks; plain text everywhere else."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _dtype(who: str, given: Any, known: tuple[str, ...]) -> Any:
 
 
 def _numbers(who: str, dtype: Any, parameters: Mapping[str, Any]) -> list[Any]:
-    """The parameters of a distribution, each one number in the type that it is reckoned in; bounds in their order."""
+    """The parameters of a distribution, each one number in the type that it is computed in; bounds in their order."""
     read = []
     for name, value in parameters.items():
         number = isinstance(value, numbers.Real | np.generic | np.ndarray | jax.Array) and not isinstance(

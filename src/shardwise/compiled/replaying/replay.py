@@ -158,7 +158,7 @@ class _Lanes:
                 self._expose(event, began)
 
     def _expose(self, awaited: Event, began: int) -> None:
-        """Lay a wait at the door of what travels meanwhile: the transfer awaited, and before it those that it queues behind."""
+        """Attribute exposed time to what travels meanwhile: the transfer awaited, and before it those that it queues behind."""
         assert awaited.transfer is not None
         self.sent = [event for event in self.sent if event.end > began]
         for event in self.sent:

@@ -306,7 +306,7 @@ def _cost(scene: Scene, hardware: str) -> Iterator[Part]:
     lines: list[str] = []
     made = estimate(scene.program, costs, sizes)
     for step, cost in zip(scene.program.steps, made.steps, strict=True):
-        lines += [*([""] if lines else []), *_reckoned(step, cost)]
+        lines += [*([""] if lines else []), *_priced_words(step, cost)]
     if len(made.steps) > 1:
         lines += ["", f"{seconds_text(made.seconds)} in all, {seconds_text(made.exposed_seconds)} of it waiting"]
     if scene.large:
@@ -318,7 +318,7 @@ def _cost(scene: Scene, hardware: str) -> Iterator[Part]:
     yield Words(tuple(lines), code=True)
 
 
-def _reckoned(step: Step, cost: StepCost) -> Iterator[str]:
+def _priced_words(step: Step, cost: StepCost) -> Iterator[str]:
     """A step, its price, and the formula with its numbers."""
     sent = f"{bytes_text(cost.wire_bytes)} sent by each device" if moved_axes(step) else "nothing sent"
     yield from _fitted([f"{describe(step)}: {seconds_text(cost.seconds)}", sent], "", ", ")

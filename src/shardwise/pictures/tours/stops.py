@@ -1,4 +1,4 @@
-"""What a tour is made of: stops with words and something to look at. Data alone: nothing here draws or reckons."""
+"""What a tour is made of: stops with words and something to look at. Data alone: nothing here draws or computes."""
 
 from __future__ import annotations
 
