@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
-from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line, quoted, shortened
+from shardwise.errors import PlanError, ShardwiseError, quoted
 from shardwise.layout import Layout
-from shardwise.mesh import Mesh
-from shardwise.notation import Equation, parse
+from shardwise.notation import parse, parse_relayout
 from shardwise.planning.problem import DTYPE, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranked
+from shardwise.threshold import context
 
 if TYPE_CHECKING:
     import jax
-
-SHOWN_GIVEN = 400  # characters of what was given, below an error
 
 
 class Plan(Ranking):
@@ -45,11 +42,11 @@ class Plan(Ranking):
         from shardwise.runtime.execute import planned_function
 
         given = {"equation": self.task.equation, "mesh": mesh}
-        with _context(**given):
+        with context(**given):
             planned = planned_function(self.task, (candidate or self.best).program, mesh)
 
         def function(*arrays: Any) -> jax.Array:
-            with _context(arrays=arrays, **given):
+            with context(arrays=arrays, **given):
                 return planned(*arrays)
 
         function.__signature__ = inspect.signature(planned)  # type: ignore[attr-defined]
@@ -85,7 +82,7 @@ def plan(
         NotationError, MeshError, LayoutError, HardwareError, PlanError: what is wrong, and the way out.
         MissingExtraError: the compiler of `confirm` is not installed.
     """
-    with _context(equation=equation, sizes=sizes, mesh=mesh):
+    with context(equation=equation, sizes=sizes, mesh=mesh):
         _check_flags(exact=exact)
         where: Any = confirm if hardware is None else hardware
         if where is None and hasattr(mesh, "axis_names"):
@@ -134,7 +131,7 @@ def einsum(
     from shardwise.runtime.execute import Options, run
     from shardwise.runtime.lower import Arithmetic
 
-    with _context(equation=equation, arrays=arrays, mesh=mesh):
+    with context(equation=equation, arrays=arrays, mesh=mesh):
         _check_flags(pad=pad, exact=exact)
         chip = None if hardware is None else _hardware(hardware)
         options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type), overlap, exact)
@@ -153,12 +150,8 @@ def reshard(array: Any, equation: str, mesh: Any = None, *, hardware: str | Hard
         NotationError: the equation does more than change the layout of one array.
         ShardwiseError: as `einsum`.
     """
-    with _context(equation=equation):
-        read = parse(equation)
-        if len(read.operands) > 1 or read.result.dims != read.operands[0].dims:
-            raise NotationError(
-                "reshard changes the layout of one array, as A[I_x, J] -> A[I, J_x]: use sw.einsum for the rest"
-            )
+    with context(equation=equation):
+        parse_relayout(equation)
     return einsum(equation, array, mesh=mesh, hardware=hardware)
 
 
@@ -182,7 +175,7 @@ def put(array: Any, layout: str | Layout, mesh: Any = None, *, pad: bool = False
     from shardwise.runtime import arrays
     from shardwise.runtime.devices import find_mesh
 
-    with _context(array=array, layout=layout, mesh=mesh):
+    with context(array=array, layout=layout, mesh=mesh):
         _check_flags(pad=pad)
         return arrays.put(array, layout, find_mesh(mesh), pad=pad)
 
@@ -228,7 +221,7 @@ def show(x: Any, mesh: Any = None, *, sizes: Any = None, pad: bool = False) -> A
     from shardwise.pictures.terminal import present
 
     told = {"layout": x, "mesh": mesh} if isinstance(x, str | Layout) else {}
-    with _context(**told):
+    with context(**told):
         _check_flags(pad=pad)
         shown = seen(x, mesh, sizes, pad=pad)
     return present(shown)
@@ -260,43 +253,3 @@ def _check_flags(**flags: Any) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise ShardwiseError(f"{name}={quoted(flag)}: only True and False are known")
-
-
-@contextlib.contextmanager
-def _context(**given: Any) -> Iterator[None]:
-    """Add equation, sizes and mesh to an error once, at the threshold."""
-    try:
-        yield
-    except ShardwiseError as error:
-        if getattr(error, "at_threshold", False):
-            raise
-        lines = [str(error)]
-        for name, value in given.items():
-            text = _shown(name, value)
-            if text and text not in lines[0]:
-                lines.append(f"  {name}: {text}")
-        told = type(error)("\n".join(lines))
-        told.at_threshold = True  # type: ignore[attr-defined]
-        raise told from None
-
-
-def _shown(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if name == "arrays":
-        return ", ".join(map(_kind, value))
-    if name == "mesh":
-        try:
-            return str(Mesh.parse(value))
-        except ShardwiseError:
-            return quoted(value, SHOWN_GIVEN)
-    if isinstance(value, Mapping):
-        return shortened(", ".join(f"{one_line(str(k))}={quoted(v)}" for k, v in value.items()), SHOWN_GIVEN)
-    return shortened(one_line(str(value)), SHOWN_GIVEN) if isinstance(value, str | Equation | Layout) else _kind(value)
-
-
-def _kind(value: Any) -> str:
-    """What an array is, without its values: `float32[8, 4]`; of anything else its type."""
-    if not hasattr(value, "dtype"):
-        return type(value).__name__
-    return f"{value.dtype}{list(getattr(value, 'shape', ()))}"
