@@ -303,7 +303,10 @@ def test_an_axis_that_is_not_manual_is_named():
 def test_an_array_that_differs_where_it_is_written_as_equal_is_refused():
     body = lambda a, b: sw.spmd.einsum("A[I, J_x] · B[J, K] -> C[I, K]", a, b)  # noqa: E731
     said = refused(ArrayError, body, A, B, specs=(P(None, "x"), P("x")))
-    assert "array B[J, K] is written as equal along x, and its type says that it differs there" in said
+    assert (
+        "array B[J, K] is written as equal along x, and its type says that it differs there: write what x splits, as J_x, or"
+        in said
+    )
 
 
 def test_what_an_explicit_axis_splits_is_not_summed():

@@ -133,11 +133,12 @@ def _typed(array: Any, operand: Operand, part: Mesh) -> Any:
     own = {*operand.layout.axes, *operand.layout.unreduced}
     more = [axis for axis in part.names if axis in varying_axes(array) - own and part.axis_size(axis) > 1]
     if more:
-        axes, name = ", ".join(more), operand.name
+        axes, first = ", ".join(more), more[0]
+        split = f"write what {axes} splits, as {operand.dims[0]}_{first}, or" if operand.dims else "write"
         raise ArrayError(
-            f"array {operand} is written as equal along {axes}, and its type says that it differs there: write what {axes} "
-            f"splits, as {name}[..., J_{more[0]}], or that it is partial, {operand}{{U_{more[0]}}}; what is gathered to be "
-            'equal is typed so by sw.spmd.reshard, or lax.all_gather(..., to="invarying")'
+            f"array {operand} is written as equal along {axes}, and its type says that it differs there: {split} that it is "
+            f"partial, as {operand}{{U_{first}}}; what is gathered to be equal is typed so by sw.spmd.reshard, or "
+            'lax.all_gather(..., to="invarying")'
         )
     return as_varying(array, frozenset(own))
 
