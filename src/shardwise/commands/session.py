@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from shardwise.commands.quiet import JAX_SETTINGS, asked_for_logs
 from shardwise.errors import DeviceError, ShardwiseError, one_line
 from shardwise.mesh import Mesh
 
@@ -77,9 +79,15 @@ def mesh_on(grid: Mesh, platform: str | None, axis_types: Any = None) -> Any:
 
 
 class _Lines(logging.Handler):
-    """Writes what is logged on one line, with the error that it is of and no traceback."""
+    """Writes what is logged on one line, with the error that it is of and no traceback.
+
+    That JAX's plug-in for GPUs cannot start is no news where there is no GPU: the compiler's extra brings it along.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        is_of_gpus = "jax_plugins.xla_cuda" in record.getMessage()
+        if is_of_gpus and not glob.glob("/dev/nvidia[0-9]*") and not asked_for_logs(*JAX_SETTINGS):
+            return
         error = record.exc_info[1] if record.exc_info else None
         print(one_line(f"JAX: {record.getMessage()}{f': {error}' if error else ''}"), file=sys.stderr)
 
