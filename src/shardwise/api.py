@@ -64,7 +64,7 @@ def plan(
     >>> p.best.estimate.total_wire_bytes
     0
 
-    Of arrays, or `jax.ShapeDtypeStruct`s, everything else is read off them:
+    Given arrays, or a `jax.ShapeDtypeStruct` for each, it reads everything else off them:
 
     >>> import jax, numpy as np
     >>> a = put(np.zeros((64, 32), np.float32), "A[I_x, J]", "x=4")
