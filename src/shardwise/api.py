@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
-from shardwise.errors import NotationError, PlanError, ShardwiseError, one_line, quoted, shortened
+from shardwise.errors import PlanError, ShardwiseError, quoted
 from shardwise.layout import Layout
-from shardwise.mesh import Mesh
-from shardwise.notation import Equation, parse
-from shardwise.planning.problem import DTYPE, problem
+from shardwise.notation import parse, parse_relayout
+from shardwise.planning.problem import DTYPE, Problem, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranked
+from shardwise.threshold import context
 
 if TYPE_CHECKING:
     import jax
-
-SHOWN_GIVEN = 400  # characters of what was given, below an error
 
 
 class Plan(Ranking):
@@ -45,11 +42,11 @@ class Plan(Ranking):
         from shardwise.runtime.execute import planned_function
 
         given = {"equation": self.task.equation, "mesh": mesh}
-        with _context(**given):
+        with context(**given):
             planned = planned_function(self.task, (candidate or self.best).program, mesh)
 
         def function(*arrays: Any) -> jax.Array:
-            with _context(arrays=arrays, **given):
+            with context(arrays=arrays, **given):
                 return planned(*arrays)
 
         function.__signature__ = inspect.signature(planned)  # type: ignore[attr-defined]
@@ -57,23 +54,33 @@ class Plan(Ranking):
 
 
 def plan(
-    equation: str, *, sizes: Mapping[str, int], mesh: Any, hardware: str | Hardware | None = None,
-    dtype: str = DTYPE, memory_limit: float | None = None, overlap: bool | str = True, exact: bool = False,
-    confirm: str | None = None,
+    equation: str, *arrays: Any, sizes: Mapping[str, int] | None = None, mesh: Any = None,
+    hardware: str | Hardware | None = None, dtype: str | None = None, memory_limit: float | None = None,
+    overlap: bool | str = True, exact: bool = False, confirm: str | None = None,
 ) -> Plan:  # fmt: skip
-    """Rank the programs that solve an equation by their modelled cost; needs no JAX, unless it is to be confirmed.
+    """Rank the programs that solve an equation by their modelled cost; without arrays, and unconfirmed, it needs no JAX.
 
     >>> p = plan("A[I_x, J] · B[J, K] -> C[I_x, K]", sizes={"I": 64, "J": 64, "K": 64}, mesh="x=4", hardware="tpu-v5e")
     >>> p.best.estimate.total_wire_bytes
     0
 
+    Given arrays, or a `jax.ShapeDtypeStruct` for each, it reads everything else off them:
+
+    >>> import jax, numpy as np
+    >>> a = put(np.zeros((64, 32), np.float32), "A[I_x, J]", "x=4")
+    >>> p = plan("A[I_x, J] · B[J, K] -> C[I_x, K]", a, jax.ShapeDtypeStruct((32, 8), "float32"))
+    >>> p.task.sizes, str(p.task.mesh), p.task.dtype, p.task.hardware.name
+    ({'I': 64, 'J': 32, 'K': 8}, 'x=4', 'float32', 'cpu')
+
     Args:
-        equation: in the notation; `_?` in the result leaves axes to the planner.
-        sizes: the size of every dimension, in elements.
-        mesh: `"x=4, y=2"`, `{"x": 4, "y": 2}` or a JAX mesh.
+        equation: in the notation; `_?` in the result leaves axes to the planner. Of arrays also `"ij,jk->ik"`, whose layouts
+            are those of the arrays.
+        arrays: one for each operand, or none: arrays that live on a mesh must lie as written; no data is touched.
+        sizes: without arrays, the size of every dimension, in elements.
+        mesh: `"x=4, y=2"`, `{"x": 4, "y": 2}` or a JAX mesh; by default the one in force, or the arrays' own.
         hardware: a name of `sw.hardware.names()`, or a topology as `"v5e:2x4"`, whose links are then known; by default
             that of the mesh's devices (of TPUs with the links that their coordinates tell), or "cpu".
-        dtype: the operands' dtype by name.
+        dtype: the operands' dtype by name; by default that of the arrays, and "bfloat16" without.
         memory_limit: the bytes that one device may hold at any time, inputs included.
         overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`,
             `"scatter"`, `"rotate"`.
@@ -83,22 +90,48 @@ def plan(
 
     Raises:
         NotationError, MeshError, LayoutError, HardwareError, PlanError: what is wrong, and the way out.
+        ArrayError: an array lies otherwise than written, or has another rank.
         MissingExtraError: the compiler of `confirm` is not installed.
     """
-    with _context(equation=equation, sizes=sizes, mesh=mesh):
+    with context(equation=equation, arrays=arrays or None, sizes=sizes, mesh=mesh):
         _check_flags(exact=exact)
         where: Any = confirm if hardware is None else hardware
-        if where is None and hasattr(mesh, "axis_names"):
-            from shardwise.runtime.devices import hardware_of
-
-            where = hardware_of(mesh)
-        task = problem(parse(equation), sizes, mesh, where, _dtype_name(dtype), None, memory_limit, overlap, exact)
+        name = None if dtype is None else _dtype_name(dtype)
+        if arrays:
+            task = _problem_of(equation, arrays, sizes, mesh, where, name, memory_limit, overlap, exact)
+        else:
+            task = _problem_in(equation, sizes, mesh, where, name or DTYPE, memory_limit, overlap, exact)
         found = ranked(task)
         if confirm is not None:
             from shardwise.compiled.confirming import confirmed
 
             return Plan(task, confirmed(task, found.candidates, confirm), found.searched_all, found.floor_seconds)
         return Plan(task, found.candidates, found.searched_all, found.floor_seconds)
+
+
+def _problem_of(
+    equation: str, arrays: tuple[Any, ...], sizes: Any, mesh: Any, where: Any, dtype: str | None, *wishes: Any
+) -> Problem:
+    """The problem that arrays pose."""
+    if sizes is not None:
+        raise PlanError("arrays are given, which have their sizes: drop sizes, or plan without the arrays")
+    from shardwise.runtime.described import problem_of
+
+    return problem_of(equation, arrays, mesh, where, dtype, *wishes)
+
+
+def _problem_in(equation: str, sizes: Any, mesh: Any, where: Any, dtype: str, *wishes: Any) -> Problem:
+    """The problem that words pose; the mesh in force, or one of JAX, says its hardware."""
+    read = parse(equation)
+    if sizes is None:
+        raise PlanError("neither sizes nor arrays are given: add sizes={'I': 1024, ...}, or one array for each operand")
+    if mesh is None or (where is None and hasattr(mesh, "axis_names")):
+        from shardwise.runtime.devices import find_mesh, hardware_of
+
+        mesh = find_mesh(mesh) if mesh is None else mesh
+        where = hardware_of(mesh) if where is None else where
+    memory_limit, overlap, exact = wishes
+    return problem(read, sizes, mesh, where, dtype, None, memory_limit, overlap, exact)
 
 
 def einsum(
@@ -134,7 +167,7 @@ def einsum(
     from shardwise.runtime.execute import Options, run
     from shardwise.runtime.lower import Arithmetic
 
-    with _context(equation=equation, arrays=arrays, mesh=mesh):
+    with context(equation=equation, arrays=arrays, mesh=mesh):
         _check_flags(pad=pad, exact=exact)
         chip = None if hardware is None else _hardware(hardware)
         options = Options(chip, out, memory_limit, pad, Arithmetic(precision, preferred_element_type), overlap, exact)
@@ -153,12 +186,8 @@ def reshard(array: Any, equation: str, mesh: Any = None, *, hardware: str | Hard
         NotationError: the equation does more than change the layout of one array.
         ShardwiseError: as `einsum`.
     """
-    with _context(equation=equation):
-        read = parse(equation)
-        if len(read.operands) > 1 or read.result.dims != read.operands[0].dims:
-            raise NotationError(
-                "reshard changes the layout of one array, as A[I_x, J] -> A[I, J_x]: use sw.einsum for the rest"
-            )
+    with context(equation=equation):
+        parse_relayout(equation)
     return einsum(equation, array, mesh=mesh, hardware=hardware)
 
 
@@ -182,7 +211,7 @@ def put(array: Any, layout: str | Layout, mesh: Any = None, *, pad: bool = False
     from shardwise.runtime import arrays
     from shardwise.runtime.devices import find_mesh
 
-    with _context(array=array, layout=layout, mesh=mesh):
+    with context(array=array, layout=layout, mesh=mesh):
         _check_flags(pad=pad)
         return arrays.put(array, layout, find_mesh(mesh), pad=pad)
 
@@ -228,7 +257,7 @@ def show(x: Any, mesh: Any = None, *, sizes: Any = None, pad: bool = False) -> A
     from shardwise.pictures.terminal import present
 
     told = {"layout": x, "mesh": mesh} if isinstance(x, str | Layout) else {}
-    with _context(**told):
+    with context(**told):
         _check_flags(pad=pad)
         shown = seen(x, mesh, sizes, pad=pad)
     return present(shown)
@@ -260,43 +289,3 @@ def _check_flags(**flags: Any) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise ShardwiseError(f"{name}={quoted(flag)}: only True and False are known")
-
-
-@contextlib.contextmanager
-def _context(**given: Any) -> Iterator[None]:
-    """Add equation, sizes and mesh to an error once, at the threshold."""
-    try:
-        yield
-    except ShardwiseError as error:
-        if getattr(error, "at_threshold", False):
-            raise
-        lines = [str(error)]
-        for name, value in given.items():
-            text = _shown(name, value)
-            if text and text not in lines[0]:
-                lines.append(f"  {name}: {text}")
-        told = type(error)("\n".join(lines))
-        told.at_threshold = True  # type: ignore[attr-defined]
-        raise told from None
-
-
-def _shown(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if name == "arrays":
-        return ", ".join(map(_kind, value))
-    if name == "mesh":
-        try:
-            return str(Mesh.parse(value))
-        except ShardwiseError:
-            return quoted(value, SHOWN_GIVEN)
-    if isinstance(value, Mapping):
-        return shortened(", ".join(f"{one_line(str(k))}={quoted(v)}" for k, v in value.items()), SHOWN_GIVEN)
-    return shortened(one_line(str(value)), SHOWN_GIVEN) if isinstance(value, str | Equation | Layout) else _kind(value)
-
-
-def _kind(value: Any) -> str:
-    """What an array is, without its values: `float32[8, 4]`; of anything else its type."""
-    if not hasattr(value, "dtype"):
-        return type(value).__name__
-    return f"{value.dtype}{list(getattr(value, 'shape', ()))}"

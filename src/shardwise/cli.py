@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
+import os
 import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from shardwise.commands.completion import SHELLS, complete
 from shardwise.commands.options import command_of, measuring_parsers, overlap_option, try_option
 from shardwise.errors import ShardwiseError, lines_of, one_line, quoted, shortened
 from shardwise.version import VERSION
@@ -34,10 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # where an encoding lacks a character, its number stands
             stream.reconfigure(errors="backslashreplace")
+    if "_ARGCOMPLETE" in os.environ:
+        complete(parser)
+    on_a_line = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         options = parser.parse_args(arguments)
-    except SystemExit as stop:  # argparse has said why
+    except _Misuse as error:
+        _tell(error, on_a_line, text=error.text)
+        return 2
+    except SystemExit as stop:  # --help and --version
         return stop.code if isinstance(stop.code, int) else 0
+    on_a_line = getattr(options, "json", None) is True
     try:
         if options.command is None:
             print(f"{GREETING}\n\n{_commands(parser)}")
@@ -50,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"shardwise: code that was called ended the program before it was done: SystemExit: {stop.code}", file=sys.stderr)
         return 2
     except ShardwiseError as error:
-        print(_said(_in_options(str(error))), file=sys.stderr)
+        _tell(error, on_a_line)
         return 2
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except OSError as error:  # what the system says of a name or a file that nothing else has told of
         name = getattr(error, "filename", None) or "this"
-        print(_said(f"{quoted(name)}: {getattr(error, 'strerror', None) or error}"), file=sys.stderr)
+        _tell(ShardwiseError(f"{quoted(name)}: {getattr(error, 'strerror', None) or error}"), on_a_line)
         return 2
     except MemoryError as error:
         print(f"shardwise: this host has not enough memory: {one_line(str(error))}; use smaller --sizes", file=sys.stderr)
@@ -67,11 +77,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Misuse(ShardwiseError):
+    """What is wrong with the options; `text` says how they are used, too."""
+
+    text: str
+
+
 class _Parser(argparse.ArgumentParser):
     """Tells what is wrong with the options on one line, whatever they hold."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(shortened(one_line(message), MOST_SAID))
+        error = _Misuse(shortened(one_line(message), MOST_SAID))
+        error.text = f"{self.format_usage()}{self.prog}: error: {error}"
+        raise error
+
+
+def _tell(error: ShardwiseError, on_a_line: bool, text: str | None = None) -> None:
+    """Say on stderr what is wrong; of a command that prints JSON as one line of JSON."""
+    message = _in_options(str(error))
+    if on_a_line:
+        kind = "UsageError" if isinstance(error, _Misuse) else type(error).__name__
+        print(json.dumps({"error": kind, "message": message}, ensure_ascii=False), file=sys.stderr)
+    else:
+        print(text or _said(message), file=sys.stderr)
 
 
 def _said(message: str) -> str:
@@ -152,7 +180,22 @@ def _parser() -> argparse.ArgumentParser:
     _report_parser(commands)
     _evidence_parsers(commands)
     measuring_parsers(commands)
+    _completion_parser(commands)
     return parser
+
+
+def _completion_parser(commands: Any) -> None:
+    completing = commands.add_parser(
+        "completion",
+        help="print what makes a shell complete commands, options and hardware: bash, zsh or fish",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='put a line where your shell starts:\n  ~/.bashrc   eval "$(shardwise completion bash)"\n'
+        '  ~/.zshrc    eval "$(shardwise completion zsh)"\n'
+        "  ~/.config/fish/config.fish   shardwise completion fish | source\n\n"
+        "example:\n  shardwise completion bash",
+    )
+    completing.add_argument("shell", choices=SHELLS, help="your shell")
+    completing.set_defaults(command=command_of("completion"))
 
 
 def _show_parser(commands: Any) -> None:

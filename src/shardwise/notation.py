@@ -119,6 +119,21 @@ def parse_operand(text: str) -> Operand:
     return Operand(match[0] if match else "A", Layout.parse(text))
 
 
+def parse_relayout(text: str) -> Equation:
+    """Read an equation that changes the layout of one array, and does nothing else.
+
+    >>> str(parse_relayout("A[I_x, J] -> A[I, J_x]").result)
+    'A[I, J_x]'
+
+    Raises:
+        NotationError: it does more.
+    """
+    read = parse(text)
+    if len(read.operands) > 1 or read.result.dims != read.operands[0].dims:
+        raise NotationError("reshard changes the layout of one array, as A[I_x, J] -> A[I, J_x]: use sw.einsum for the rest")
+    return read
+
+
 def parse_sizes(text: str) -> dict[str, int]:
     """Read `I=16384,J=1024`.
 

@@ -452,7 +452,7 @@ def test_inside_shard_map_arrays_are_shards_already(given: bool, auto: jax.shard
     run = jax.shard_map(summed, mesh=auto, in_specs=spec, out_specs=spec, axis_names={"x"})
     with jax.set_mesh(auto):
         message = refusal(MeshError, lambda: jax.jit(run)(A))
-    assert message.startswith("inside jax.shard_map arrays are shards over x already: call Shardwise outside of it")
+    assert message.startswith("inside jax.shard_map arrays are shards over x already: sw.spmd.einsum and sw.spmd.reshard take")
 
 
 # put.

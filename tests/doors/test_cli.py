@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -426,6 +427,31 @@ def test_what_takes_over_a_second_is_told_on_stderr(capsys, monkeypatch):
     assert waits == [1.0]
     assert re.fullmatch(r"counting sheep \.\.\.\ncounting sheep: 0\.\d s\n", captured.err)
     assert captured.out == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("rich", [True, False], ids=["rich", "no rich"])
+def test_in_a_terminal_a_bar_runs_meanwhile(rich, monkeypatch, capsys):
+    class Soon(threading.Timer):
+        def __init__(self, interval, function):
+            super().__init__(0, function)
+
+    monkeypatch.setattr(session.threading, "Timer", Soon)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    with session.progress("counting [sheep]"):
+        print("data")
+        time.sleep(0.3)
+    assert capsys.readouterr().out == "data\n"
+    assert ("━" in shown.getvalue()) == rich
+    assert ("counting [sheep] ..." in shown.getvalue()) == (not rich)
+    assert re.search(r"counting \[sheep\]: 0\.\d s\n$", shown.getvalue())
 
 
 def test_what_takes_less_is_not_told(capsys):

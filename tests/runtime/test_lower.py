@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.runtime.lower import _Tiled
+from shardwise.runtime.shard_collectives import Tiled
 
 SHAPES = ((1, 8, 12), (8, 1, 12), (8, 12, 1))
 
@@ -21,7 +21,7 @@ def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tu
     before, after = ([f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK")] for at in (concat, split))
     specs = [sw.Layout.parse(", ".join(dims)).spec for dims in (before, after)]
     moved = jax.shard_map(
-        lambda shard: _Tiled().all_to_all(shard, split, concat, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
+        lambda shard: Tiled().all_to_all(shard, split, concat, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
     )  # fmt: skip
     given = sw.put(whole, ", ".join(before), mesh)
     np.testing.assert_array_equal(moved(given), whole)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise import api, writing
 from shardwise.errors import FileError, MeshError, PlanError, counted, one_line
+from shardwise.mesh import Mesh
 from shardwise.notation import parse, parse_sizes, sizes_padded_on
 from shardwise.planning.problem import DTYPE
 from shardwise.planning.ranking import Ranking
@@ -99,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     path = check_form(options.output)
     sizes = parse_sizes(options.sizes)
     if options.pad:
-        sizes = sizes_padded_on(parse(options.equation), sizes, api.Mesh.parse(options.mesh))
+        sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
     plan = api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware or _hardware_of(options.on),
         dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, overlap=options.overlap,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from shardwise.commands.quiet import JAX_SETTINGS, asked_for_logs
 from shardwise.errors import DeviceError, ShardwiseError, one_line
 from shardwise.mesh import Mesh
 
@@ -18,12 +20,16 @@ WIDE = ("float64", "int64", "uint64", "complex128")
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Say on stderr what is being done, if it takes over a second, and how long it took."""
+    """Say on stderr what is being done, if it takes over a second, and how long it took; in a terminal with a bar meanwhile."""
     said, what = threading.Event(), one_line(what)
+    bar = _bar(what)
 
     def say() -> None:
         said.set()
-        print(f"{what} ...", file=sys.stderr, flush=True)
+        if bar is None:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+        else:
+            bar.start()
 
     timer = threading.Timer(1.0, say)
     timer.daemon = True
@@ -33,8 +39,27 @@ def progress(what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()
         if said.is_set():
+            if bar is not None:
+                bar.stop()
             print(f"{what}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+def _bar(what: str) -> Any:
+    """A bar that runs until what is being done is done; None where stderr is no terminal, or rich is not installed."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    except ImportError:
+        return None
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    # What goes to stdout is for whoever reads that, not for the terminal of stderr.
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+    bar.add_task(what, total=None)
+    return bar
 
 
 def choose_devices(count: int, platform: str | None) -> None:
@@ -77,9 +102,15 @@ def mesh_on(grid: Mesh, platform: str | None, axis_types: Any = None) -> Any:
 
 
 class _Lines(logging.Handler):
-    """Writes what is logged on one line, with the error that it is of and no traceback."""
+    """Writes what is logged on one line, with the error that it is of and no traceback.
+
+    That JAX's plug-in for GPUs cannot start is no news where there is no GPU: the compiler's extra brings it along.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        is_of_gpus = "jax_plugins.xla_cuda" in record.getMessage()
+        if is_of_gpus and not glob.glob("/dev/nvidia[0-9]*") and not asked_for_logs(*JAX_SETTINGS):
+            return
         error = record.exc_info[1] if record.exc_info else None
         print(one_line(f"JAX: {record.getMessage()}{f': {error}' if error else ''}"), file=sys.stderr)
 

@@ -116,7 +116,7 @@ def _timeline_facts(timeline: Timeline) -> dict[str, Any]:
 
 def _shares(timeline: Timeline) -> str:
     """The collectives in the order in which they began, and how much of each work hid."""
-    from shardwise.planning.explain import seconds_text
+    from shardwise.units import seconds_text
 
     lines = [
         f"  {share.collective.kind} over {','.join(share.collective.axes) or '?'}: {seconds_text(share.transfer_seconds)}, "

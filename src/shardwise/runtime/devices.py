@@ -187,8 +187,8 @@ def refuse_manual() -> None:
     manual = [name for name, kind in zip(context.axis_names, context.axis_types, strict=True) if kind == AxisType.Manual]
     if manual:
         raise MeshError(
-            f"inside jax.shard_map arrays are shards over {', '.join(manual)} already: call Shardwise outside of it, "
-            "or multiply the shards with jnp.einsum and combine them with jax.lax.psum"
+            f"inside jax.shard_map arrays are shards over {', '.join(manual)} already: sw.spmd.einsum and sw.spmd.reshard take "
+            "the same equation there"
         )
 
 
@@ -252,6 +252,20 @@ def hardware_of(mesh: AnyMesh) -> Hardware | Site:
         return hardware.for_device_kind(first.device_kind)
     origin = [min(side) for side in zip(*(device.coords for device in all_devices), strict=True)]
     return Site(topology, tuple(position_of(device, topology, origin) for device in mesh.devices.flat))
+
+
+def hardware_along(mesh: AnyMesh, part: Mesh) -> Hardware | Site:
+    """The hardware of a part of a mesh, some of its axes: of TPUs where the devices sit that are first along the others.
+
+    Raises:
+        HardwareError: it is not in the catalogue.
+    """
+    site = hardware_of(mesh)
+    if not isinstance(site, Site):
+        return site
+    first = (where for where, here in zip(site.positions, Mesh.parse(mesh).coordinates(), strict=True)
+             if not any(here[axis] for axis in here if axis not in part.names))  # fmt: skip
+    return Site(site.topology, tuple(first))
 
 
 def torus_of(devices: Sequence[Any]) -> Topology | None:

@@ -114,7 +114,7 @@ def run(text: str, arrays: tuple[Any, ...], mesh: Any, options: Options) -> Any:
     if not isinstance(text, str):
         parse(text)  # says what an equation is
     arrays = tuple(map(as_array, arrays))
-    _check_options(options)
+    check_options(options)
     refuse_manual()
     mesh = settled(mesh if isinstance(mesh, AnyMesh) else find_mesh(mesh, arrays))
     return prepare(text, mesh, options, tuple(map(signature, arrays)))(*arrays)
@@ -132,7 +132,7 @@ def signature(array: Any) -> Signature:
 def prepare(text: str, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Prepared:
     """Check arrays against the equation, plan, lower and jit."""
     check_mesh(mesh)
-    _check_precision(options.arithmetic.precision)
+    check_precision(options.arithmetic.precision)
     equation = read_equation(text, mesh, options, given)
     bound = bind(equation, mesh, options, given)
     return prepared(_chosen(bound.task, mesh), mesh, options, given, bound)
@@ -176,7 +176,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
     return function
 
 
-def _check_options(options: Options) -> None:
+def check_options(options: Options) -> None:
     """Refuse options that cannot be part of the key of a cache."""
     given = {"out": options.out, "memory_limit": options.memory_limit, "precision": options.arithmetic.precision}
     given["overlap"] = options.overlap
@@ -244,7 +244,7 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     for operand, array in zip(canonical.operands, given, strict=True):
         if not array.placeless:
             _check_placed(array, operand, mesh, padded)
-    preferred = _dtype_name(options.arithmetic.preferred_element_type)
+    preferred = dtype_name(options.arithmetic.preferred_element_type)
     task = problem(
         canonical,
         padded,
@@ -259,7 +259,7 @@ def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signa
     return Bound(task, sizes)
 
 
-def _check_precision(precision: Any) -> None:
+def check_precision(precision: Any) -> None:
     one = jax.ShapeDtypeStruct((1,), jnp.float32)
     try:
         jax.eval_shape(functools.partial(jnp.dot, precision=precision), one, one)
@@ -267,7 +267,7 @@ def _check_precision(precision: Any) -> None:
         raise PlanError(f"precision={precision!r} is none: give a jax.lax.Precision, as 'highest'") from None
 
 
-def _dtype_name(dtype: Any) -> str | None:
+def dtype_name(dtype: Any) -> str | None:
     try:
         name = None if dtype is None else jnp.dtype(dtype).name
     except TypeError:

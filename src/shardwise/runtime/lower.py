@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shardwise.layout import Axes, Layout
+from shardwise.layout import Layout
 from shardwise.program import Program, invarying_axes, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
 from shardwise.runtime.devices import AnyMesh, is_host
 from shardwise.runtime.multilinear import Multilinear, call
+from shardwise.runtime.shard_collectives import collectives_for
 from shardwise.steps import (
     AllGather,
     AllReduce,
@@ -67,7 +68,7 @@ def lower(
     """
     if any(isinstance(step, Automatic) for step in program.steps):
         return _automatic(program, mesh, arithmetic)
-    local = _Local(program, arithmetic, on_host=is_host(mesh), padded=padded or {}, sizes=sizes or {})
+    local = Local(program, arithmetic, on_host=is_host(mesh), padded=padded or {}, sizes=sizes or {})
     partial = [layout.on(program.mesh).unreduced for _, layout in program.inputs]
     specs = [layout.on(program.mesh) for _, layout in program.inputs]
     result = program.result
@@ -194,27 +195,35 @@ class _Peel:
         return replace(self, stacks=self.stacks + 1), stacked, stacked
 
 
-class _Local:
-    """The function that `shard_map` runs on each device's shards: one interpreter of the program's steps."""
+class Local:
+    """The function that `shard_map` runs on each device's shards: one interpreter of the program's steps.
+
+    `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such.
+    """
 
     def __init__(
-        self, program: Program, arithmetic: Arithmetic, on_host: bool, padded: Mapping[str, int], sizes: Mapping[str, int]
-    ) -> None:
+        self, program: Program, arithmetic: Arithmetic, on_host: bool, padded: Mapping[str, int] = {},
+        sizes: Mapping[str, int] = {}, typed: bool = True,
+    ) -> None:  # fmt: skip
         self.program = program
-        self.typed = not leaves_replicated(program)
         self.arithmetic = arithmetic
-        self.collectives: _Tiled = _Blocked(program) if on_host else _Tiled()
+        self.on_host = on_host
         self.padded = padded
         self.sizes = sizes
         self.states = program.states()
-        self.invarying = invarying_axes(program)
+        self.invarying: list[set[str]] = invarying_axes(program) if typed else [set() for _ in program.steps]
         self.names = {dim: i for i, dim in enumerate(_all_dims(self.states))}
 
     def __call__(self, *shards: Any) -> Any:
+        """Between arrays of `shard_map`, in which partial sums have a dimension in front that counts them."""
+        layouts = [self.states[0][name] for name, _ in self.program.inputs]
+        out = self.run(*(shard[0] if layout.unreduced else shard for shard, layout in zip(shards, layouts, strict=True)))
+        return out[None] if self.program.result.unreduced else out
+
+    def run(self, *shards: Any) -> Any:
         values = {}
         for (name, _), shard in zip(self.program.inputs, shards, strict=True):
-            layout = self.states[0][name]
-            values[name] = self.padded_input(shard[0] if layout.unreduced else shard, layout)
+            values[name] = self.padded_input(shard, self.states[0][name])
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
@@ -224,7 +233,7 @@ class _Local:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
         if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
             out = out.astype(self.arithmetic.preferred_element_type)
-        return out[None] if result.unreduced else out
+        return out
 
     def padded_input(self, array: Any, layout: Layout) -> Any:
         widths = [
@@ -239,20 +248,20 @@ class _Local:
         def at(dim: str) -> int:
             return layouts[consumed(step)[0]].names.index(dim)
 
-        array = values[0]
+        array, collectives = values[0], collectives_for(self.program.mesh, self.on_host)
         match step:
             case AllGather(_, dim, axes):
                 to = "invarying" if invarying & set(axes) else "varying"
-                return self.collectives.all_gather(array, at(dim), axes, to)
+                return collectives.all_gather(array, at(dim), axes, to)
             case ReduceScatter(_, dim, axes):
-                return self.collectives.reduce_scatter(array, at(dim), axes)
+                return collectives.reduce_scatter(array, at(dim), axes)
             case AllReduce(_, axes):
                 return lax.psum(array, axes)
             case AllToAll(_, source_dim, target_dim, axes):
                 # With another dimension of size 1 in front, TPU compilers lay the blocks out up to five times as slowly.
                 ones = [k for k, size in enumerate(array.shape) if size == 1 and k not in (at(target_dim), at(source_dim))]
                 split, concat = (place - sum(one < place for one in ones) for place in (at(target_dim), at(source_dim)))
-                return lax.expand_dims(self.collectives.all_to_all(lax.squeeze(array, ones), split, concat, axes), ones)
+                return lax.expand_dims(collectives.all_to_all(lax.squeeze(array, ones), split, concat, axes), ones)
             case CollectivePermute(_, axes, pairs, _):
                 return lax.ppermute(array, axes, pairs)
             case Slice(_, dim, axes):
@@ -296,60 +305,6 @@ class _Local:
         """How products are computed."""
         given = self.arithmetic
         return {"precision": given.precision, "preferred_element_type": given.preferred_element_type}
-
-
-class _Tiled:
-    """Collectives along any dimension, as JAX has them."""
-
-    def all_gather(self, array: Any, at: int, axes: Axes, to: str) -> Any:
-        return lax.all_gather(array, axes, axis=at, tiled=True, to=to)
-
-    def reduce_scatter(self, array: Any, at: int, axes: Axes) -> Any:
-        return lax.psum_scatter(array, axes, scatter_dimension=at, tiled=True)
-
-    def all_to_all(self, array: Any, split: int, concat: int, axes: Axes) -> Any:
-        if array.shape[concat] != 1:
-            return lax.all_to_all(array, axes, split_axis=split, concat_axis=concat, tiled=True)
-        # What arrives is the dimension: joined to one of size 1, TPU compilers lay out every row as a tile of its own.
-        blocks = _cut(lax.squeeze(array, [concat]), split - (concat < split), lax.axis_size(axes))
-        return jnp.moveaxis(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True), 0, concat)
-
-
-class _Blocked(_Tiled):
-    """The same on simulated devices, 2 to 8 times as fast along other dimensions than the first.
-
-    XLA's CPU collectives work on the first dimension in memory, and along another one turn the whole array element
-    by element. Here the shards are stacked along a new first dimension, which is then moved: that copies whole rows.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self.mesh = program.mesh
-
-    def all_gather(self, array: Any, at: int, axes: Axes, to: str) -> Any:
-        if at == 0:
-            return super().all_gather(array, at, axes, to)
-        return _joined(lax.all_gather(array, axes, axis=0, to=to), at)
-
-    def reduce_scatter(self, array: Any, at: int, axes: Axes) -> Any:
-        if at == 0:
-            return super().reduce_scatter(array, at, axes)
-        return lax.psum_scatter(_cut(array, at, self.mesh.extent(axes)), axes, scatter_dimension=0)
-
-    def all_to_all(self, array: Any, split: int, concat: int, axes: Axes) -> Any:
-        blocks = _cut(array, split, self.mesh.extent(axes))
-        return _joined(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0), concat)
-
-
-def _cut(array: Any, at: int, parts: int) -> Any:
-    """Cut a dimension into parts, and stack them along a new first one."""
-    shape = (*array.shape[:at], parts, array.shape[at] // parts, *array.shape[at + 1 :])
-    return jnp.moveaxis(array.reshape(shape), at, 0)
-
-
-def _joined(blocks: Any, at: int) -> Any:
-    """Lay the blocks of the first dimension side by side along another one: the inverse of `_cut`."""
-    moved = jnp.moveaxis(blocks, 0, at)
-    return moved.reshape((*moved.shape[:at], -1, *moved.shape[at + 2 :]))
 
 
 def _all_dims(states: Sequence[dict[str, Layout]]) -> list[str]:

@@ -15,10 +15,9 @@ from shardwise.runtime.ring_products import (
     Operands,
     Product,
     all_extents,
-    as_varying,
     held_back,
     product,
-    varying_axes,
+    room,
 )
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Span
 from shardwise.schedule.fused import least_read_again
@@ -99,7 +98,7 @@ class _Run:
         at, along = out.index(self.job.dim), out.index(self.split)
         if result is None:  # room, which is not filled: every part has its place
             shape = tuple(size * (self.job.ring.n if place == at else 1) for place, size in enumerate(self.block))
-            result = as_varying(lax.empty(shape, block.dtype), varying_axes(block))
+            result = room(shape, block)
         starts = [jnp.int32(0)] * len(out)  # all of one dtype, as the place on the ring is
         starts[along] += span[0]
         starts[at] += self.job.ring.place(away) * self.block[at]

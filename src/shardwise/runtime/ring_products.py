@@ -9,6 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding, get_abstract_mesh
+
+from shardwise.runtime.arrays import explicit_axes
 
 Term = tuple[Any, ...]  # an array's dimensions, by name or number
 Operands = Sequence[Sequence[Any]]  # the arrays of each of some products
@@ -95,8 +98,16 @@ def laid(onto: Any, part: Any, at: int, start: Any, size: int) -> Any:
         return part
     if onto is None:
         shape = (*part.shape[:at], size, *part.shape[at + 1 :])
-        onto = as_varying(lax.empty(shape, part.dtype), varying_axes(part))
+        onto = room(shape, part)
     return lax.dynamic_update_slice_in_dim(onto, part, start, axis=at)
+
+
+def room(shape: tuple[int, ...], like: Any, *, zeros: bool = False) -> Any:
+    """Room for parts, typed as they are: different over the same axes, and split by the same Explicit ones."""
+    mesh = get_abstract_mesh()
+    told = NamedSharding(mesh, jax.typeof(like).sharding.spec) if explicit_axes(mesh) else None
+    made = jnp.zeros(shape, like.dtype, out_sharding=told) if zeros else lax.empty(shape, like.dtype, out_sharding=told)
+    return as_varying(made, varying_axes(like))
 
 
 def varying_axes(*arrays: Any) -> frozenset[str]:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
-from shardwise.runtime.ring_products import Numbers, Product, as_varying, cut, product, varying_axes
+from shardwise.runtime.ring_products import Numbers, Product, cut, product, room
 from shardwise.schedule.events import Await, Matmul, Send
 from shardwise.schedule.makers import rotate_matmul
 from shardwise.schedule.places import Grid, Pair, Pairs
@@ -119,8 +118,7 @@ def _with(job: Rotation, total: Any, held: Any, k: int, step: int, cotangent: An
         return new if total is None else total + new
     size = new.shape[at]
     if total is None:
-        zeros = jnp.zeros((*new.shape[:at], size * pieces, *new.shape[at + 1 :]), new.dtype)
-        total = as_varying(zeros, varying_axes(new))
+        total = room((*new.shape[:at], size * pieces, *new.shape[at + 1 :]), new, zeros=True)
     start = job.start(k, step) * size
     old = lax.dynamic_slice_in_dim(total, start, size, axis=at)
     return lax.dynamic_update_slice_in_dim(total, old + new, start, axis=at)

@@ -1,4 +1,4 @@
-"""Inside `jax.shard_map`: where this device stands, its random keys, its lines of print, and statistics across shards."""
+"""Inside `jax.shard_map`: equations on shards, where a device stands, its random keys and lines of print, and statistics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from jax import lax
 
 from shardwise.errors import MeshError
 from shardwise.runtime.drawing import checked_key
+from shardwise.runtime.inside import einsum, reshard
 from shardwise.runtime.manual import checked_axes, named, unknown
 from shardwise.runtime.printing import device_print
 from shardwise.runtime.statistics import logsumexp, mean, normalize, softmax, var
 
-__all__ = ["axis_position", "device_print", "fold_in_axis", "logsumexp", "mean", "normalize", "softmax", "var"]
+__all__ = [
+    "axis_position",
+    "device_print",
+    "einsum",
+    "fold_in_axis",
+    "logsumexp",
+    "mean",
+    "normalize",
+    "reshard",
+    "softmax",
+    "var",
+]
 
 
 def axis_position(axes: str | Iterable[str]) -> Any:

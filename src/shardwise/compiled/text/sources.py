@@ -17,7 +17,7 @@ _FIELD = re.compile(r'(\w+)=(?:"((?:\\.|[^"\\])*)"|([^\s,{}]+))')
 _LIBRARY = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<"
     r"|(^|[/\\])(bin|Scripts)[/\\][^/\\]+$"
-    r"|(^|[/\\])shardwise[/\\](api|cli|pytest_plugin)\.py"
+    r"|(^|[/\\])shardwise[/\\](__main__|api|cli|pytest_plugin)\.py"
     r"|(^|[/\\])shardwise[/\\](commands|runtime|planning|compiled|measure)[/\\]"
 )
 
@@ -114,7 +114,11 @@ def _users(frames: Sequence[Frame]) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
-    """Whether a file is the user's own, neither a library's nor this package's."""
+    """Whether a file is the user's own, neither a library's nor this package's.
+
+    >>> [is_users(file) for file in ("/home/me/train.py", "/src/shardwise/__main__.py", "/src/shardwise/runtime/lower.py")]
+    [True, False, False]
+    """
     return not _LIBRARY.search(file)
 
 
