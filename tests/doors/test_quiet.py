@@ -76,7 +76,7 @@ def test_python_runs_it_as_a_module(arguments):
 
 
 def test_a_command_that_starts_jax_says_nothing_of_libraries():
-    equation = ["run", "A[I_x, J] · B[J, K] -> C[I, K]", "--sizes", "I=8,J=8,K=8", "--mesh", "x=2", "--runs", "1"]
+    equation = ["run", "A[I_x, J] · B[J, K] -> C[I, K]", "--sizes", "I=8,J=8,K=8", "--mesh", "x=2"]
     kept = {
         name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", *JAX_SETTINGS, *LIBRARY_SETTINGS)
     }

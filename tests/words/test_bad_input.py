@@ -455,6 +455,10 @@ def test_what_is_no_mesh(mesh: Any, message: str):
     assert first.startswith(f"{message}\n  equation: A[I] -> A[I]\n  sizes: I=8")
 
 
+def test_none_is_no_mesh_of_its_own():
+    assert refusal(MeshError, lambda: sw.Mesh.parse(None)) == f"None is not a mesh: {FORMS}"
+
+
 # A plan that cannot be made. The door adds equation, sizes and mesh to the reason.
 
 EQUATION = "A[I_x, J] · B[J, K] -> C[I, K]"
