@@ -392,7 +392,7 @@ OF_LAYOUTS = [
     pytest.param(
         lambda: sw.Layout.parse("I_x").shard_shape(None, "x=4"),
         LayoutError,
-        "neither sizes nor arrays are given: add sizes={'I': 1024, ...}, or one array for each operand",
+        "None are no sizes: give every dimension its size, as in sizes={'I': 1024}",
         id="sizes that are none",
     ),
     pytest.param(
@@ -560,7 +560,7 @@ PLANS = [
                  "dimension I has size True: a size is a whole number of elements", id="size as bool"),
     pytest.param({"sizes": {**SIZES, "I": np.array([8])}}, PlanError,
                  "dimension I has size array([8]): a size is a whole number of elements", id="size as array"),
-    pytest.param({"sizes": None}, PlanError, "neither sizes nor arrays are given: add sizes={'I': 1024, ...}, or one array for each operand",
+    pytest.param({"sizes": None}, PlanError, "neither sizes nor arrays are given: add sizes={'I': 1024, ...}, or one array",
                  id="sizes None"),
     pytest.param({"sizes": [8, 8, 8]}, PlanError,
                  "[8, 8, 8] are no sizes: give every dimension its size, as in sizes={'I': 1024}", id="sizes a list"),
