@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, assert_never, overload
 
 from shardwise.layout import Axes, Layout
 
 Way = Literal["ring", "bidirectional"]
+CollectiveKind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"]
 _SCOPE = re.compile(r"(?:^|[/(])shardwise/(\d+) ")
 
 
@@ -237,6 +238,10 @@ def step_of(op_name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+@overload
+def kind(step: Collective) -> CollectiveKind: ...
+@overload
+def kind(step: Step) -> str: ...
 def kind(step: Step) -> str:
     """The field's name of a step's operation: `all-gather`, `reduce-scatter`, ..."""
     match step:

@@ -10,15 +10,16 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, assert_never, get_args
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+from shardwise.steps import CollectiveKind
 
 Pricer = Callable[[float, float], float]
 RING = 2  # links of a device that a ring fills, one for each direction
-COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+COLLECTIVES: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
 
 
 class Arithmetic(NamedTuple):
@@ -35,7 +36,7 @@ class Arithmetic(NamedTuple):
 FLOATS = Arithmetic(lambda symbol, value, unit="", *said: value, max, math.fsum)
 
 
-def wire_bytes(kind: str, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
+def wire_bytes(kind: CollectiveKind, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
     """The bytes that one device sends.
 
     >>> wire_bytes("all-reduce", Mesh.parse("x=4"), ("x",), 100, 100)
@@ -54,10 +55,12 @@ def wire_bytes(kind: str, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: fl
         case "collective-permute":
             return in_bytes
         case _:
-            raise AssertionError(f"unknown collective {kind}")
+            assert_never(kind)
 
 
-def collective_seconds(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float) -> float:
+def collective_seconds(
+    kind: CollectiveKind, hardware: Hardware, mesh: Mesh, axes: Axes, in_bytes: float, out_bytes: float
+) -> float:
     """The modelled time of one collective over mesh axes.
 
     On a torus and behind a switch an all-reduce takes a reduce-scatter and an all-gather.
@@ -72,7 +75,8 @@ def collective_seconds(kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, in
 
 
 def pricer(
-    kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
+    kind: CollectiveKind, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None,
+    arithmetic: Arithmetic = FLOATS,
 ) -> Pricer:  # fmt: skip
     """The time of one collective over mesh axes, as a function of the bytes of a shard before and after.
 
@@ -194,7 +198,7 @@ def _parts(size: int, dimensions: int, longest: int) -> list[int]:
 
 
 def _torus_pricer(
-    kind: str, torus: Torus, hardware: Hardware, axes: Axes, table: Routes, arithmetic: Arithmetic
+    kind: CollectiveKind, torus: Torus, hardware: Hardware, axes: Axes, table: Routes, arithmetic: Arithmetic
 ) -> Pricer:  # fmt: skip
     name, routes = arithmetic.name, [table[axis] for axis in axes]
     hops = sum(route.hops for route in routes)
@@ -208,13 +212,13 @@ def _torus_pricer(
             # A permuted shard shares each link with those that pass through: half of the hops, on average.
             crowd = name("c", max(1.0, hops / 2), "", "shards share a link")
             each = crowd * hardware.devices_per_chip / name("W", torus.bytes_per_s.value, "B/s", "a link")
-        case _:
+        case "all-gather" | "reduce-scatter" | "all-reduce":
             n = name("n", math.prod(route.size for route in routes), "", "devices")
             each = (n - 1) / n / name("W", sum(route.bytes_per_s for route in routes), "B/s", *[route.says for route in routes])
     return _priced(kind, latency, each, arithmetic)
 
 
-def _switch_pricer(kind: str, switch: Switch, mesh: Mesh, axes: Axes, arithmetic: Arithmetic) -> Pricer:
+def _switch_pricer(kind: CollectiveKind, switch: Switch, mesh: Mesh, axes: Axes, arithmetic: Arithmetic) -> Pricer:
     name, count = arithmetic.name, mesh.extent(axes)
     node = int(switch.node_devices.value)
     inside = group_in_node(mesh, axes, node)
@@ -228,13 +232,13 @@ def _switch_pricer(kind: str, switch: Switch, mesh: Mesh, axes: Axes, arithmetic
             each = max((n - 1) / n / egress, d * (n - d) / n / network)
         case "collective-permute":
             each = max(1 / egress, d / network if count > inside else 0.0)
-        case _:
+        case "all-gather" | "reduce-scatter" | "all-reduce":
             m = name("m", count // inside, "", "nodes")
             each = max((n - 1) / n / egress if inside > 1 else 0.0, (m - 1) / m / network)
     return _priced(kind, latency, each, arithmetic)
 
 
-def _priced(kind: str, latency: float, each: float, arithmetic: Arithmetic) -> Pricer:
+def _priced(kind: CollectiveKind, latency: float, each: float, arithmetic: Arithmetic) -> Pricer:
     """Seconds from constants: `each` for a byte that is gathered or, of other collectives, of a device's shard."""
     longest = arithmetic.longest
     match kind:
@@ -244,8 +248,10 @@ def _priced(kind: str, latency: float, each: float, arithmetic: Arithmetic) -> P
             return lambda in_bytes, out_bytes: longest(latency, in_bytes * each)
         case "all-reduce":
             return lambda in_bytes, out_bytes: 2 * longest(latency, in_bytes * each)
-        case _:
+        case "collective-permute":
             return lambda in_bytes, out_bytes: latency + in_bytes * each
+        case _:
+            assert_never(kind)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -260,7 +266,7 @@ def group_in_node(mesh: Mesh, axes: Axes, node_devices: int) -> int:
     return inside
 
 
-def _memory_pricer(kind: str, memory: Memory, mesh: Mesh) -> Pricer:
+def _memory_pricer(kind: CollectiveKind, memory: Memory, mesh: Mesh) -> Pricer:
     launch = memory.launch_seconds.value * mesh.size
     reads = 1.0 if kind in ("reduce-scatter", "all-reduce") else 0.0
     return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, reads * in_bytes, out_bytes)

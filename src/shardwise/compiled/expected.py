@@ -25,6 +25,7 @@ from shardwise.steps import (
     AllReduce,
     AllToAll,
     Automatic,
+    CollectiveKind,
     CollectivePermute,
     Einsum,
     EinsumGather,
@@ -146,7 +147,7 @@ class _Look:
             over = axes_of_pairs(moving, self.mesh) or ()
             yield Planned("collective-permute", over, elements, dtype, float(elements * ITEM_BYTES[dtype]), moving)
 
-    def planned(self, name: str, axes: Axes, held: int, made: int, dtype: str) -> Planned:
+    def planned(self, name: CollectiveKind, axes: Axes, held: int, made: int, dtype: str) -> Planned:
         over = tuple(axis for axis, size in self.mesh.axes if axis in axes and size > 1)
         item = ITEM_BYTES[dtype]
         return Planned(name, over, held, dtype, float(wire_bytes(name, self.mesh, over, held * item, made * item)))

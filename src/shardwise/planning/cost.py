@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
@@ -21,7 +22,6 @@ from shardwise.steps import (
     Einsum,
     EinsumGather,
     EinsumScatter,
-    Fused,
     GatherEinsum,
     ReduceScatter,
     RotateEinsum,
@@ -174,9 +174,12 @@ def _priced(
             return StepCost(costs.slice(made, blocks.minor), live_bytes=live)
         case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):
             return StepCost(0.0, live_bytes=live)
-        case _:
-            assert not isinstance(step, Fused | Automatic), "the compiler's own has no price before it is compiled"
+        case AllGather() | ReduceScatter() | AllReduce() | AllToAll() | CollectivePermute():
             name = kind(step)
             seconds = costs.collective(name, step.axes, took, made, blocks)
             sent = wire_bytes(name, costs.mesh, step.axes, took, made)
             return StepCost(seconds, 0.0, sent, live, seconds, seconds)
+        case Automatic():
+            raise AssertionError("the compiler's own has no price before it is compiled")
+        case _:
+            assert_never(step)

@@ -14,20 +14,23 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, assert_never
 
 from shardwise.layout import Axes, Layout, spread
 from shardwise.mesh import Mesh
 from shardwise.program import relayout
-from shardwise.steps import AllGather, AllReduce, AllToAll, ReduceScatter, Slice, Step
+from shardwise.steps import AllGather, AllReduce, AllToAll, CollectiveKind, ReduceScatter, Slice, Step
 
 State = tuple[tuple[Axes, ...], Axes]
+
+
+MoveKind = CollectiveKind | Literal["slice"]
 
 
 class Move(NamedTuple):
     """One step on one array: its kind, the axes it is over, the dimensions by position, and where it leads."""
 
-    kind: str
+    kind: MoveKind
     axes: Axes
     dim: int
     target: int
@@ -38,7 +41,7 @@ class Move(NamedTuple):
 class Kind:
     """What the price of a move depends on beside the shard: not on the order of its axes, which are in that of the mesh."""
 
-    name: str
+    name: MoveKind
     axes: Axes
     dim: int
     target: int
@@ -94,7 +97,7 @@ def step_of(move: Move, before: State, array: str, names: tuple[str, ...], mesh:
         case "collective-permute":
             return relayout(array, layout_of(before, names), layout_of(move.after, names), mesh)
         case _:
-            raise AssertionError(f"unknown move {move.kind}")
+            assert_never(move.kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

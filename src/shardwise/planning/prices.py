@@ -23,6 +23,7 @@ from shardwise.chips.links import (
 )
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+from shardwise.steps import CollectiveKind
 
 ITEM_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -110,7 +111,7 @@ class Costs:
     def product_bytes(self) -> int:
         return ITEM_BYTES[self.accumulated or self.dtype]
 
-    def collective(self, kind: str, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks = PLAIN) -> float:
+    def collective(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks = PLAIN) -> float:
         """Seconds of a collective that makes shards of `out_bytes` from shards of `in_bytes`, whose blocks lie so."""
         summed = self.hardware.compiler is not None and self.is_summed(kind, axes, out_bytes, blocks)
         if summed:
@@ -121,14 +122,14 @@ class Costs:
         laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 
-    def _price(self, kind: str, axes: Axes) -> Pricer:
+    def _price(self, kind: CollectiveKind, axes: Axes) -> Pricer:
         price = self._prices.get((kind, axes))
         if price is None:
             routes = self.routes_of(kind, axes)
             price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes, routes, self.arithmetic)
         return price
 
-    def routes_of(self, kind: str, axes: Axes) -> Routes | None:
+    def routes_of(self, kind: CollectiveKind, axes: Axes) -> Routes | None:
         """What the mesh's axes have of a torus's links for a collective, as TPU compilers carry it out; None without a torus.
 
         A gather goes round one ring, however many sides of the torus its axes have (the text says `1DAllGather`); along all
@@ -156,7 +157,7 @@ class Costs:
             case _:
                 return table
 
-    def is_summed(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
+    def is_summed(self, kind: CollectiveKind, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
         """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
 
         It does over all devices of a slice, from some number of them on; and where a scatter keeps one tile's width.
@@ -170,7 +171,7 @@ class Costs:
             return blocks.tiles == "one" or (whole and count >= compiler.scatter_summed_from.value)
         return whole and count >= compiler.gather_summed_from.value and out_bytes <= compiler.gather_summed_bytes.value
 
-    def _laying(self, kind: str, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:
+    def _laying(self, kind: CollectiveKind, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:
         """Seconds in which a collective's blocks are laid out in memory, beside their transfer."""
         links, compiler = self.hardware.links, self.hardware.compiler
         if isinstance(links, Memory):
@@ -218,7 +219,7 @@ class Costs:
             return 0.0 if is_ragged(blocks) else compiler.turned_copies.value * self.copy(out_bytes)
         if kind != "all-gather":
             return 0.0
-        if blocks.tiles == "odd" or self.is_summed(kind, axes, out_bytes, blocks):
+        if blocks.tiles == "odd" or self.is_summed("all-gather", axes, out_bytes, blocks):
             return 0.0
         return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
 

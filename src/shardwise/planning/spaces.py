@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.layout import Axes
-from shardwise.planning.graph import Graph, Kind, Move, Scope, State, Vertex, arrangements, graph_of
+from shardwise.planning.graph import Graph, Kind, Move, MoveKind, Scope, State, Vertex, arrangements, graph_of
 from shardwise.planning.prices import Blocks, Costs, blocks_of
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
@@ -56,7 +56,7 @@ class Ground:
         whole, rest = divmod(self.sizes[dim], self.costs.mesh.extent(axes))
         return 0 if rest else whole
 
-    def move_seconds(self, name: str, axes: Axes, took: float, made: float, blocks: Blocks) -> float:
+    def move_seconds(self, name: MoveKind, axes: Axes, took: float, made: float, blocks: Blocks) -> float:
         """Seconds of a move; it depends on its name and axes, on the shard's bytes and on how its blocks lie, alone."""
         key = (name, axes, took, blocks)
         known = self._prices.get(key)
