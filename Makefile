@@ -105,6 +105,7 @@ fuzz: $(READY)
 
 soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak
+	@COMPARES=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/runtime/test_comparing.py -k loaded
 
 golden: $(READY)
 	@$(BIN)/python -m tests.golden.make $(ARGS)

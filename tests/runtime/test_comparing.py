@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from shardwise.pictures.svg import svg
 GATHERED = "A[I_x, J] · B[J, K] -> C[I, K]"
 SCATTERED = "A[I, J_x] · B[J_x, K] -> C[I_x, K]"
 SOON = 1e-3  # seconds: one run of each
+COMPARES = int(os.environ.get("COMPARES", "50"))  # on a loaded machine; `make soak` makes 200
 
 
 def arrays(i: int = 16, j: int = 8, k: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -218,7 +220,7 @@ def test_of_equal_functions_a_winner_is_hardly_ever_called(noise):
     assert certain <= 10
 
 
-def test_two_hundred_compares_on_a_loaded_machine_never_call_a_winner_whose_interval_overlaps():
+def test_on_a_loaded_machine_no_winner_is_called_whose_interval_overlaps():
     stop = threading.Event()
 
     def busy() -> None:
@@ -232,7 +234,7 @@ def test_two_hundred_compares_on_a_loaded_machine_never_call_a_winner_whose_inte
     x = jnp.ones((64, 64))
     called = 0
     try:
-        for _ in range(200):
+        for _ in range(COMPARES):
             found = until_narrow({"one": lambda: one(x), "same": lambda: same(x)}, 0.02)
             intervals = [timing.interval_seconds for timing in found.values()]
             if _is_certain(found.values()):
@@ -244,7 +246,7 @@ def test_two_hundred_compares_on_a_loaded_machine_never_call_a_winner_whose_inte
         stop.set()
         for thread in threads:
             thread.join()
-    assert called < 200
+    assert called < COMPARES
 
 
 def _is_certain(timings) -> bool:
