@@ -14,6 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from shardwise.cli import main
+from shardwise.commands.quiet import quiet
 
 FOLDER = Path("demo")
 I, J, K = 16384, 1024, 2048
@@ -50,4 +51,6 @@ def shown(*arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(demo())
+    with quiet():
+        code = demo()
+    sys.exit(code)

@@ -17,7 +17,7 @@ import pytest
 import shardwise
 
 README = Path(__file__).parents[2] / "README.md"
-COMPILING = ["compiling", "targets.helper_process", "targets.unattached", "targets.lowering"]  # for devices that are not attached
+COMPILING = ["compiling", "targets.helper_process", "targets.unattached", "targets.lowering"]  # for a target
 MODULES = [
     pytest.param(name, marks=[pytest.mark.needs("tpu")] if name.removeprefix("shardwise.compiled.") in COMPILING else [])
     for name in (module.name for module in pkgutil.walk_packages(shardwise.__path__, "shardwise."))
