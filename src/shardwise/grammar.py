@@ -209,7 +209,7 @@ class Reader:
         for dim, split in dims:
             for axis in axes:
                 if axis in split:
-                    fix = "along one axis devices hold parts or summands, not both"
+                    fix = "along one axis devices hold parts or partial sums, not both"
                     self.fail(start, f"mesh axis {axis} splits {dim} and is unreduced as well", fix)
         return frozenset(axes)
 

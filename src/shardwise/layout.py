@@ -56,7 +56,7 @@ class Layout:
         for axis in sorted(self.unreduced):
             if axis in owner:
                 why = f"mesh axis {axis} splits {owner[axis]} and is unreduced as well"
-                raise LayoutError(f"{why}: along one axis devices hold parts or summands, not both")
+                raise LayoutError(f"{why}: along one axis devices hold parts or partial sums, not both")
 
     @classmethod
     def parse(cls, text: str | Layout) -> Layout:

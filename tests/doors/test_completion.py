@@ -18,7 +18,6 @@ PROBLEM = ["A[I_x, J] · B[J, K] -> C[I, K]", "--sizes", "I=64,J=64,K=64", "--me
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_has_what_it_loads(shell, capsys):
-    pytest.importorskip("argcomplete")
     assert main(["completion", shell]) == 0
     loaded = capsys.readouterr().out
     assert "shardwise" in loaded
@@ -31,7 +30,6 @@ def test_each_shell_has_what_it_loads(shell, capsys):
      ("shardwise hardware tpu-v5", {"tpu-v5e", "tpu-v5p"}), ("shardwise audit a:b --platform t", {"tpu"})],
 )  # fmt: skip
 def test_commands_options_and_hardware_are_completed(line, wanted, tmp_path):
-    pytest.importorskip("argcomplete")
     answer = tmp_path / "answer"
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "fish", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     asked |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "_ARGCOMPLETE_IFS": "\n"}

@@ -80,7 +80,7 @@ NOTATION = [
         "A[I_x]{U_x} -> B[I]",
         "         ^",
         "mesh axis x splits I and is unreduced as well",
-        "along one axis devices hold parts or summands, not both",
+        "along one axis devices hold parts or partial sums, not both",
         id="axis split and unreduced",
     ),
     pytest.param(

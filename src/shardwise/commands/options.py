@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise.errors import quoted
 
-OVERLAPS = {"any": True, "none": False} | {way: way for way in ("ring", "bidirectional", "scatter", "rotate")}
+BOTH = {"any": True, "none": False}  # beside the forms that `sw.plan` knows
 
 
 def command_of(module: str, function: str = "run") -> Callable[[argparse.Namespace], int]:
@@ -20,15 +20,17 @@ def command_of(module: str, function: str = "run") -> Callable[[argparse.Namespa
 def overlap_option(parser: argparse.ArgumentParser) -> None:
     """Add `--overlap`, which gives what `sw.plan` takes."""
     parser.add_argument(
-        "--overlap", type=_overlap, default=True, metavar="|".join(OVERLAPS),
+        "--overlap", type=_overlap, default=True, metavar="any|none|ring|...",
         help="how transfers may run behind matmuls: any (default), none, or in that form alone",
     )  # fmt: skip
 
 
 def _overlap(text: str) -> bool | str:
-    if text not in OVERLAPS:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is none that is known: they are {', '.join(OVERLAPS)}")
-    return OVERLAPS[text]
+    from shardwise.planning.problem import FORMS
+
+    if text not in (*BOTH, *FORMS):
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is none that is known: they are {', '.join((*BOTH, *FORMS))}")
+    return BOTH.get(text, text)
 
 
 def try_option(parser: argparse.ArgumentParser) -> None:

@@ -133,6 +133,7 @@ def _sizes(sizes: dict[str, int], sources: dict[int, Any], equation: Equation) -
 
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
+    """Devices that run out of memory are told as that, with the way out."""
     import jax
 
     try:

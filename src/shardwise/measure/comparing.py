@@ -67,8 +67,7 @@ def compare(
         PlanError: a way that is not known, or that the equation does not have.
         ShardwiseError: as `sw.einsum` and `sw.audit`.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise MeasureError(f"seconds={quoted(seconds)}: give the seconds that runs may take, as 20")
+    _check_seconds(seconds)
     if not isinstance(what, str):
         functions = _functions(what, arrays)
         with jax.set_mesh(_attached(mesh)) if mesh is not None else contextlib.nullcontext():
@@ -88,6 +87,11 @@ def compare(
     notes = [f"{', '.join(left_out)} left out: jax.jit neither takes nor gives partial sums"] if left_out else []
     chosen = list(ways_of([name for name in named if name not in left_out], plan, placed, grid))
     return compared(chosen, what, seconds, notes, _needed(bound.task))
+
+
+def _check_seconds(seconds: Any) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise MeasureError(f"seconds={quoted(seconds)}: give the seconds that runs may take, as 20")
 
 
 def _attached(mesh: Any, arrays: Sequence[Any] = ()) -> jax.sharding.Mesh:

@@ -15,13 +15,12 @@ from shardwise.measure.timing import automatic, unsharded
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.explain import summary
-from shardwise.planning.problem import Problem
+from shardwise.planning.problem import FORMS, Problem
 from shardwise.planning.ranking import Candidate, Ranking, ranked
 from shardwise.program import Program
 from shardwise.runtime.arrays import untold_dims
 from shardwise.runtime.code import source
 from shardwise.runtime.lower import lower
-from shardwise.steps import WAYS
 
 WRITTEN = {
     "auto": "jax.jit with out_shardings, Auto axes: the compiler chooses what moves",
@@ -32,7 +31,6 @@ WRITTEN = {
 }
 DEFAULT = tuple(WRITTEN)
 CANDIDATE = "candidate "
-RINGS = (*WAYS, "scatter", "rotate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +138,13 @@ def by_hand(task: Problem) -> Candidate:
 def _chosen(name: str, plan: Ranking) -> Candidate:
     if name == "planned":
         return plan.best
-    if name in RINGS:
+    if name in FORMS:
         return ranked(dataclasses.replace(plan.task, overlap=name)).best
     number = name.removeprefix(CANDIDATE) if isinstance(name, str) else ""
     if number.isascii() and number.isdigit() and name.startswith(CANDIDATE):
         if not 1 <= int(number) <= len(plan.candidates):
             raise PlanError(f"way {quoted(name)}: the plan has candidates 1 to {len(plan.candidates)}")
         return plan.candidates[int(number) - 1]
-    known = (*WRITTEN, *RINGS, f"{CANDIDATE}2")
+    known = (*WRITTEN, *FORMS, f"{CANDIDATE}2")
     near = did_you_mean(name, known) if isinstance(name, str) else ""
     raise PlanError(f"way {quoted(name)} is none that is known: they are {', '.join(known)}{near}")

@@ -17,8 +17,10 @@ from shardwise.layout import check_mapping, checked_size
 from shardwise.mesh import LARGEST, Mesh
 from shardwise.notation import Equation
 from shardwise.planning.prices import ITEM_BYTES, Costs
+from shardwise.steps import WAYS
 
-OVERLAPS = (True, False, "ring", "bidirectional", "scatter", "rotate")
+FORMS = (*WAYS, "scatter", "rotate")  # in which transfers run behind matmuls: what `overlap` may name
+OVERLAPS = (True, False, *FORMS)
 DTYPE = "bfloat16"  # that plans are made for where nothing says otherwise, at every door; what runs has that of its data
 MOST_AXES = 5  # with six a plan takes a minute
 MOST_OPERANDS = 200  # the search goes down a tree of einsums, and Python's stack is no deeper

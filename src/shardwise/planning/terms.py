@@ -91,7 +91,7 @@ def told(price: float) -> Told:
 
 
 def _parts(formula: Formula) -> Iterator[tuple[Formula, str]]:
-    """The summands of a price; a part that has a label alone is told by its own formula."""
+    """The terms of a price; a part that has a label alone is told by its own formula."""
     for product in formula:
         match product:
             case Product(1.0, ((Letter("", _, _, said, made), 1),)):
