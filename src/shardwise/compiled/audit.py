@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise import views
 from shardwise.chips import Hardware
-from shardwise.chips.links import Route
+from shardwise.chips.placing import Site
 from shardwise.chips.topology import Topology
 from shardwise.compiled import certify
 from shardwise.compiled.contents import Contents, chip_of
@@ -57,8 +57,8 @@ class Audit(Contents):
             HardwareError: none is known.
         """
         chip = chip_of(self, hardware)
-        routes = self.routes if chip == self.hardware else None
-        return timeline(self.module, self.collectives, chip, self.mesh, routes, name=f"{self.name} on {self.target}")
+        site = self.site if chip == self.hardware else None
+        return timeline(self.module, self.collectives, chip, self.mesh, name=f"{self.name} on {self.target}", site=site)
 
     def assert_only(self, expected: Mapping[str, Any]) -> None:
         """Hold the program to exactly these collectives, as `{"all-gather": {"x": 1}}`; `{}` is none at all.
@@ -127,7 +127,7 @@ class Audit(Contents):
 def audit_text(
     text: str, *, name: str, target: str, mesh: Mesh, hardware: Hardware | None, memory: MemoryUse | None = None,
     needed: float | None = None, notes: tuple[str, ...] = (), topology: Topology | None = None,
-    routes: Mapping[str, Route] | None = None, uneven: tuple[Uneven, ...] = (),
+    site: Site | None = None, uneven: tuple[Uneven, ...] = (),
     arguments: tuple[Argument, ...] = (), reshapes: tuple[Reshape, ...] = (),
 ) -> Audit:  # fmt: skip
     """Read a compiled text into an audit.
@@ -142,6 +142,6 @@ def audit_text(
     reading = collectives(module, mesh)
     work = Work(flops_per_device(module, reading.visits), module.devices, needed, silent_kernels(module))
     return Audit(
-        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, routes,
+        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, site,
         uneven, arguments, reshapes,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 
 from shardwise.chips import Hardware, hardware
-from shardwise.chips.placing import mesh_order, physical_routes
+from shardwise.chips.placing import Site, mesh_order
 from shardwise.chips.topology import Topology
 from shardwise.compiled.arguments import arguments_of
 from shardwise.compiled.audit import Audit, audit_text
@@ -136,7 +136,7 @@ def rehearse(
         needed=needed_flops(lowering.traced.jaxpr.jaxpr),
         notes=tuple(_notes(lowering)),
         topology=topology,
-        routes=None if chip is None or topology.kind == "gpu" else physical_routes(topology, order, grid),
+        site=None if chip is None or topology.kind == "gpu" else Site(topology, order),
         uneven=uneven,
         arguments=lowering.arguments,
         reshapes=reshapes(lowering.traced.jaxpr.jaxpr),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardwise.chips import Hardware
 from shardwise.chips import hardware as catalogue
-from shardwise.chips.links import Route
+from shardwise.chips.placing import Site
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import Argument, Collective, MemoryUse, Work
 from shardwise.compiled.reshapes import Reshape
@@ -32,7 +31,7 @@ class Contents:
     unread: tuple[Unread, ...] = ()
     notes: tuple[str, ...] = ()
     topology: Topology | None = None
-    routes: Mapping[str, Route] | None = field(default=None, repr=False)
+    site: Site | None = field(default=None, repr=False)
     uneven: tuple[Uneven, ...] = ()
     arguments: tuple[Argument, ...] = field(default=(), repr=False)
     reshapes: tuple[Reshape, ...] = field(default=(), repr=False)

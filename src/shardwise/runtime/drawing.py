@@ -240,7 +240,7 @@ def _numbers(who: str, dtype: Any, parameters: Mapping[str, Any]) -> list[Any]:
         number = isinstance(value, numbers.Real | np.generic | np.ndarray | jax.Array) and not isinstance(
             value, bool | np.bool_
         )
-        if not number or np.shape(value):
+        if not number or getattr(value, "shape", ()):
             raise ArrayError(f"{who}: {name}={_shown(value)}: give one number")
         known = _off_devices(value)
         read.append(known if isinstance(known, jax.Array) else _number(who, name, np.asarray(known).item(), dtype))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.chips.links import Route
+from shardwise.chips.placing import Site
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.replaying.kernels import Cores, copied, kernel
 from shardwise.compiled.replaying.traffic import remote_traffic, traffic
@@ -101,6 +102,7 @@ class Recorder:
     cores: Cores
     collectives: Mapping[tuple[str, str], Sequence[Collective]]
     routes: Mapping[str, Route] | None
+    site: Site | None
     survey: Survey
     sources: Sources
     tapes: dict[str, Tape] = field(default_factory=dict)
@@ -178,7 +180,7 @@ class Recorder:
             yield from self._work(home, instruction)
         transfers = []
         for collective in started:
-            found = traffic(collective, self.cores.hardware, self.cores.mesh, self.routes)
+            found = traffic(collective, self.cores.hardware, self.cores.mesh, self.routes, self.site)
             if found.assumed:
                 self.cores.note(found.assumed)
             if (named := collective.algorithm) is not None and named.known and named.links:
@@ -242,7 +244,9 @@ class Recorder:
             yield Enter(instruction.name, tapes, trips, is_loop, instruction.opcode == "conditional")
 
 
-def record(cores: Cores, collectives: Sequence[Collective], routes: Mapping[str, Route] | None) -> Tape:
+def record(
+    cores: Cores, collectives: Sequence[Collective], routes: Mapping[str, Route] | None, site: Site | None = None
+) -> Tape:  # fmt: skip
     """The tape of a module's entry."""
     module = cores.module
     seen = survey(module)
@@ -254,5 +258,5 @@ def record(cores: Cores, collectives: Sequence[Collective], routes: Mapping[str,
         started.setdefault((collective.computation, collective.name), []).append(collective)
     # A computation that runs from several places has its collectives listed once for each.
     once = {key: found[: max(1, len(found) // visited.get(key[0], 1))] for key, found in started.items()}
-    recorder = Recorder(cores, once, routes, seen, Sources(module))
+    recorder = Recorder(cores, once, routes, site, seen, Sources(module))
     return recorder.tape(module.entry) if module.entry else Tape("")

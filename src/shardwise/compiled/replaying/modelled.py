@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.links import Route, assumptions
+from shardwise.chips.placing import Site, physical_routes
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.replaying.instruction_stream import FROM_HOST, PER_SECOND, TO_HOST, record
 from shardwise.compiled.replaying.kernels import Cores
@@ -29,6 +30,7 @@ def timeline(
     mesh: Mesh,
     routes: Mapping[str, Route] | None = None,
     name: str | None = None,
+    site: Site | None = None,
 ) -> Timeline:
     """Replay a compiled program's schedule on a model of one device and its links.
 
@@ -48,12 +50,15 @@ def timeline(
     Args:
         collectives: those of the module over the same mesh, as `reading.collectives` finds them.
         routes: the physical routes of the mesh's axes, where they are known.
+        site: on which chip each device sits, where that is known: it says the routes too.
     """
+    if site is not None:
+        routes = physical_routes(site.topology, site.positions, mesh)
     cores = Cores(module, hardware, mesh, Workbook(module))
     player = Player()
-    run = player.play(record(cores, collectives, routes), last=True)
+    run = player.play(record(cores, collectives, routes, site), last=True)
     flat = list(flattened(run, MOST_SPANS))
-    notes = _notes(cores, player, flat, routes)
+    notes = _notes(cores, player, flat, routes, site)
     if not module.scheduled:
         notes.append("the text is not that of a scheduled module: the order of its lines is taken")
     sums = run.sums
@@ -100,7 +105,9 @@ def _shares(run: Run, collectives: Sequence[Collective]) -> tuple[Share, ...]:
     )
 
 
-def _notes(cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[str, Route] | None) -> list[str]:
+def _notes(
+    cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[str, Route] | None, site: Site | None
+) -> list[str]:
     """What is assumed, and what could not be known."""
     hardware, mesh = cores.hardware, cores.mesh
     where = assumptions(hardware, mesh)
@@ -110,7 +117,7 @@ def _notes(cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[st
     clock = f"cycles at {cores.clock_hz / 1e9:g} GHz" if cores.clock_hz else "no clock is known, a roofline for every kernel"
     memory = f"main memory {cores.hardware.memory_speed(mesh):.3g} bytes/s"
     notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]
-    if isinstance(hardware.links, Torus) and mesh.size > 1:
+    if isinstance(hardware.links, Torus) and mesh.size > 1 and site is None:
         notes.append("devices next to each other along an axis are taken as linked: no permute goes round about")
     if not cores.launch_seconds:
         notes.append("starting a kernel costs nothing: no figure is known")

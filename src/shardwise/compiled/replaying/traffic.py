@@ -12,9 +12,13 @@ import numpy as np
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
 from shardwise.chips.links import COLLECTIVES, Pricer, Route, closes_to_a_ring, pricer, ring_hop, ringed, torus_routes
+from shardwise.chips.placing import Site
 from shardwise.compiled.facts import Algorithm, Collective
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+
+Groups = tuple[tuple[int, ...], ...]
+Loads = tuple[list[tuple[int, int]], list[int]]
 
 _PART = re.compile(r"(\w+):\((\d+)\)(\d+)$")
 _ALIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
@@ -30,11 +34,14 @@ class Traffic:
     assumed: str = ""
 
 
-def traffic(collective: Collective, hardware: Hardware, mesh: Mesh, routes: Mapping[str, Route] | None = None) -> Traffic:
+def traffic(
+    collective: Collective, hardware: Hardware, mesh: Mesh, routes: Mapping[str, Route] | None = None, site: Site | None = None
+) -> Traffic:  # fmt: skip
     """Where one trip of a collective goes, and how long it takes there.
 
     Args:
         routes: the physical routes of the mesh's axes, where they are known; else those of `torus_routes`.
+        site: on which chip each device sits, where that is known; a permutation is then followed link by link.
     """
     axes, assumed = collective.axes, ""
     if collective.kind == "collective-permute" and collective.wire_bytes == 0:
@@ -50,7 +57,7 @@ def traffic(collective: Collective, hardware: Hardware, mesh: Mesh, routes: Mapp
     if isinstance(hardware.links, Torus):
         table = dict(routes or torus_routes(hardware.links, mesh, hardware.devices_per_chip))
         if collective.kind == "collective-permute" and collective.axes:
-            return _permute(collective, hardware.links, hardware.devices_per_chip, mesh, table)
+            return _permute(collective, hardware.links, hardware.devices_per_chip, mesh, table, site)
         lanes = tuple(f"{axis.split(':')[0]}{way}" for axis in axes for way in "+-")
     else:
         lanes = _switched(collective, hardware, mesh)
@@ -158,56 +165,89 @@ def _switched(collective: Collective, hardware: Hardware, mesh: Mesh) -> tuple[s
             assert_never(hardware.links)
 
 
-def _permute(collective: Collective, torus: Torus, per_chip: int, mesh: Mesh, table: dict[str, Route]) -> Traffic:
-    """A permutation: each shard goes along its axes, and the link that most shards pass says how long."""
+def _permute(
+    collective: Collective, torus: Torus, per_chip: int, mesh: Mesh, table: Mapping[str, Route], site: Site | None
+) -> Traffic:  # fmt: skip
+    """A permutation: each shard goes along its axes, and the link that most shards pass says how long.
+
+    Where it is known on which chip each device sits, the shards go along one side of the torus after the other; else along
+    the mesh's axes, as if each were a side.
+    """
     link = torus.bytes_per_s.value / per_chip
-    lanes: list[str] = []
-    hops, worst = 0, 0.0
-    for axis in collective.axes:
-        route = table[axis]
-        closes = closes_to_a_ring(route, link)
-        reach = route.size // 2 if closes else route.size - 1
-        stride = max(1, route.hops // max(reach, 1))  # devices of other axes that stand between two of this one
-        loads, farthest = link_loads(collective.groups, mesh, axis, closes)
-        lanes += [f"{axis}{way}" for way, load in zip("+-", loads, strict=True) if load]
-        worst = max(worst, max(loads) * stride)
-        hops += farthest * stride
-    return Traffic(tuple(lanes), torus.hop_seconds.value * hops + worst * collective.held_bytes / link)
+    rings = tuple(name in table and closes_to_a_ring(table[name], link) for name in mesh.names)
+    loads, far = _along_axes(collective.groups, mesh, rings)
+    places = [(axis, mesh.names.index(axis)) for axis in collective.axes]
+    lanes = tuple(f"{axis}{way}" for axis, place in places for way, load in zip("+-", loads[place], strict=True) if load)
+    if site is not None:
+        loads, far = _over_chips(collective.groups, site)
+        hops, worst, link = sum(far), max(1, *map(max, loads)), torus.bytes_per_s.value
+    else:
+        reaches = {axis: table[axis].size // 2 if rings[place] else table[axis].size - 1 for axis, place in places}
+        # Devices of other axes stand between two of an axis.
+        strides = {axis: max(1, table[axis].hops // max(reach, 1)) for axis, reach in reaches.items()}
+        hops = sum(far[place] * strides[axis] for axis, place in places)
+        worst = max(max(loads[place]) * strides[axis] for axis, place in places)
+    return Traffic(lanes, torus.hop_seconds.value * hops + worst * collective.held_bytes / link)
 
 
 @functools.lru_cache(maxsize=1024)
-def link_loads(pairs: tuple[tuple[int, ...], ...], mesh: Mesh, axis: str, wraps: bool) -> tuple[tuple[int, int], int]:
-    """The most shards that pass one link of an axis upwards and downwards, and the most hops of one.
+def _along_axes(pairs: Groups, mesh: Mesh, rings: tuple[bool, ...]) -> Loads:
+    """The loads of a mesh's axes, as if each were a side of the torus."""
+    sizes = tuple(size for _, size in mesh.axes)
+    starts, goals = (np.array(np.unravel_index(ends, sizes)) for ends in _ends(pairs))
+    return link_loads(starts, goals, sizes, rings)
 
-    >>> mesh = Mesh.parse("x=4")
-    >>> link_loads(((0, 1), (1, 2), (2, 3), (3, 0)), mesh, "x", True)
-    ((1, 0), 1)
-    >>> link_loads(((0, 1), (1, 2), (2, 3), (3, 0)), mesh, "x", False)       # the last goes back over the line
-    ((1, 1), 3)
-    >>> link_loads(((0, 2), (1, 3), (2, 0), (3, 1)), mesh, "x", True)
-    ((2, 0), 2)
+
+@functools.lru_cache(maxsize=1024)
+def _over_chips(pairs: Groups, site: Site) -> Loads:
+    """The loads of a torus, whose chips are known by the devices that sit on them."""
+    topology = site.topology
+    chips = np.array(site.positions)[:, : len(topology.shape)].T
+    starts, goals = (chips[:, ends] for ends in _ends(pairs))
+    return link_loads(starts, goals, topology.shape, topology.rings)
+
+
+def _ends(pairs: Groups) -> np.ndarray:
+    return np.array([pair for pair in pairs if pair[0] != pair[1]], int).reshape(-1, 2).T
+
+
+def link_loads(
+    starts: np.ndarray, goals: np.ndarray, sizes: tuple[int, ...], rings: tuple[bool, ...]
+) -> Loads:  # fmt: skip
+    """For each side of a grid the most shards that pass one of its links up and down, and the most that one of them goes.
+
+    Shards go along one side after the other, on rings the shorter way.
+
+    >>> up = np.array([[0, 1, 2, 3]]), np.array([[1, 2, 3, 0]])
+    >>> link_loads(*up, (4,), (True,))
+    ([(1, 0)], [1])
+    >>> link_loads(*up, (4,), (False,))              # the last goes back over the line
+    ([(1, 1)], [3])
+    >>> link_loads(np.array([[0, 0], [0, 1]]), np.array([[1, 1], [1, 1]]), (2, 2), (False, False))
+    ([(1, 0), (1, 0)], [1, 1])
+
+    Args:
+        starts: where each shard is, as (side, shard); `goals` where it goes.
+        sizes: of the sides; `rings` says which of them close.
     """
-    sizes = [size for _, size in mesh.axes]
-    place, n = mesh.names.index(axis), mesh.axis_size(axis)
-    ends = np.array([pair for pair in pairs if pair[0] != pair[1]]).reshape(-1, 2)
-    coordinates = np.array(np.unravel_index(ends[:, 0], sizes))
-    start, goal = coordinates[place], np.array(np.unravel_index(ends[:, 1], sizes))[place]
-    rows = (
-        np.ravel_multi_index(
-            [c for i, c in enumerate(coordinates) if i != place], [s for i, s in enumerate(sizes) if i != place]
-        )
-        if len(sizes) > 1
-        else np.zeros(len(ends), int)
-    )
-    up = (goal - start) % n <= n // 2 if wraps else goal >= start
-    far = np.where(up, (goal - start) % n, (start - goal) % n)
-    loads = []
-    for upwards in (True, False):
-        chosen = up == upwards
-        low = np.where(upwards, start, goal)[chosen]
-        edges = np.zeros((max(rows, default=0) + 1, 2 * n + 1), int)
-        np.add.at(edges, (rows[chosen], low), 1)
-        np.add.at(edges, (rows[chosen], low + far[chosen]), -1)
-        passing = edges.cumsum(axis=1)
-        loads.append(int((passing[:, :n] + passing[:, n : 2 * n]).max(initial=0)))
-    return (loads[0], loads[1]), int(far.max(initial=0))
+    loads, far = [], []
+    here = starts.copy()
+    for side, size in enumerate(sizes):
+        start, goal = here[side], goals[side]
+        others = np.delete(here, side, axis=0)
+        rows = np.ravel_multi_index(others, sizes[:side] + sizes[side + 1 :]) if len(others) else np.zeros(len(start), int)
+        up = (goal - start) % size <= size // 2 if rings[side] else goal >= start
+        steps = np.where(up, (goal - start) % size, (start - goal) % size)
+        loads.append((_passing(rows[up], start[up], steps[up], size), _passing(rows[~up], goal[~up], steps[~up], size)))
+        far.append(int(steps.max(initial=0)))
+        here[side] = goal
+    return loads, far
+
+
+def _passing(rows: np.ndarray, low: np.ndarray, steps: np.ndarray, size: int) -> int:
+    """The most shards that pass one link of any row, where each passes so many from its lower end on."""
+    edges = np.zeros((rows.max(initial=0) + 1, 2 * size + 1), int)
+    np.add.at(edges, (rows, low), 1)
+    np.add.at(edges, (rows, low + steps), -1)
+    passing = edges.cumsum(axis=1)
+    return int((passing[:, :size] + passing[:, size : 2 * size]).max(initial=0))

@@ -179,7 +179,7 @@ def _needed(scene: Scene) -> Table:
     rows = []
     for device in range(frames.mesh.size):
         has, needs = (frames.holding(at, scene.program.output, device).values for at in (0, -1))
-        rows.append((str(device), _numbers(has), _numbers(needs), "right" if np.array_equal(has, needs) else "wrong"))
+        rows.append((str(device), _numbers(has), _numbers(needs), "right" if _same(has, needs) else "wrong"))
     return Table("", ("device", "holds", "needs", "its own is"), tuple(rows), frozenset({1, 2}))
 
 
@@ -199,10 +199,14 @@ def _equal(scene: Scene, other: Scene) -> Table:
     for device in range(first.mesh.size):
         ends = [second.holding(at, output, device).values for at in live]
         end = first.holding(-1, scene.program.output, device).values
-        same = same and np.array_equal(ends[-1], end)
+        same = same and _same(ends[-1], end)
         rows.append((str(device), *map(_numbers, ends), _numbers(end)))
     verdict = "the last two columns are equal on every device" if same else "the last two columns are not equal"
     return Table("", ("device", *named, told), tuple(rows), frozenset(), (verdict,))
+
+
+def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    return one is not None and other is not None and np.array_equal(one, other)
 
 
 def _numbers(values: np.ndarray | None) -> str:
@@ -256,7 +260,7 @@ def _ring(scene: Scene) -> Table:
         cells = []
         for device in range(count):
             holding = frames.holding(tick, "A", device)
-            source = next(n for n in range(count) if np.array_equal(frames.holding(0, "A", n).values, holding.values))
+            source = next(n for n in range(count) if _same(frames.holding(0, "A", n).values, holding.values))
             block = np.asarray(holding.values) @ b
             made[device][frames.holding(0, "A", source).where[0]] = block
             cells.append(f"A{source} · B = {value_text(block[0, 0])} ...")
