@@ -75,7 +75,7 @@ def drawn(random: Random, chip: str, slices: Mapping[str, Sequence[str]]) -> Pro
     """One problem in which something has to move."""
     while True:
         target = f"{chip}:{random.choice(slices[chip])}"
-        mesh = _mesh(random, Topology.parse(target))
+        mesh = drawn_mesh(random, Topology.parse(target))
         dims = random.choice(PRODUCTS if random.random() < 0.7 else RESHARDS).split(",")
         *operands, result = (
             Operand(name, random_layout(random, term, mesh.names))
@@ -87,7 +87,7 @@ def drawn(random: Random, chip: str, slices: Mapping[str, Sequence[str]]) -> Pro
             return Problem(target, mesh, equation, sizes)
 
 
-def _mesh(random: Random, topology: Topology) -> Mesh:
+def drawn_mesh(random: Random, topology: Topology) -> Mesh:
     """One to three axes: the sides of the slice, or any powers of two."""
     sides = [size for size in topology.shape if size > 1]
     sides[-1] *= topology.cores_per_chip

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.chips import hardware
-from shardwise.chips.placing import mesh_order, physical_routes
+from shardwise.chips.placing import Site, mesh_order
 from shardwise.chips.topology import Topology
 from shardwise.compiled.facts import Algorithm
 from shardwise.compiled.replaying.modelled import timeline
@@ -31,8 +31,8 @@ def replayed(body: str, topology: str, axes: str) -> Timeline:
     text = f"HloModule jit_f, is_scheduled=true, num_partitions={mesh.size}\nENTRY %main (p: f32[4]) -> f32[4] {{\n{body}\n}}\n"
     module = read(text)
     assert not module.unread
-    routes = physical_routes(on, mesh_order(on, mesh), mesh)
-    return timeline(module, collectives(module, mesh).collectives, hardware(on.chip), mesh, routes)
+    site = Site(on, mesh_order(on, mesh))
+    return timeline(module, collectives(module, mesh).collectives, hardware(on.chip), mesh, site=site)
 
 
 def config(emitter: str, strategy: str = "", debug: str = "") -> str:
@@ -71,7 +71,7 @@ PARTNERS = {"partner_transfers_outside_the_ring": True}
 )  # fmt: skip
 def test_an_algorithm_says_over_how_many_links_it_moves(stated: str, expected: tuple[str, int | None]):
     found = parse_instruction(f"%g = f32[8]{{0}} all-gather(%p), dimensions={{0}}, {stated}")
-    assert algorithm(found) == Algorithm(*expected)
+    assert algorithm(found) == Algorithm(*expected, around="ND" not in expected[0])
 
 
 def test_what_no_text_names_is_no_algorithm_and_a_new_name_is_one_that_is_not_known():
@@ -126,6 +126,34 @@ def test_a_ring_through_a_whole_pod_passes_half_of_its_chips():
     assert replayed(small, "v5e:16x16", "x=256").step_seconds == pytest.approx(128e-6)
     plain = small.replace(ONE_RING, "channel_id=1")
     assert replayed(plain, "v5e:16x16", "x=256").step_seconds == pytest.approx(16e-6)
+
+
+@pytest.mark.parametrize(("strategy", "micros"), [("StrategyRing", 32), ("StrategyND", 20)])  # 2 x 16 hops, 2 x (3 + 7)
+def test_a_small_sum_goes_round_all_chips_or_along_the_sides(strategy: str, micros: float):
+    stated = config("RotatedPincerShortEmitter", strategy, "S{colors:1 phases:2 cores:{4 8}}")
+    body = f"  %p = f32[100]{{0}} parameter(0)\n  ROOT %r = f32[100]{{0}} all-reduce(%p), to_apply=%add, {stated}"
+    assert replayed(body, "v5e:4x8", "x=32").step_seconds == pytest.approx(micros * 1e-6)
+
+
+def permute(*pairs: tuple[int, int]) -> str:
+    sent = ",".join(f"{{{source},{target}}}" for source, target in pairs)
+    return (
+        "  %p = bf16[45000000]{0} parameter(0)\n"
+        f"  ROOT %c = bf16[45000000]{{0}} collective-permute(%p), source_target_pairs={{{sent}}}"
+    )
+
+
+def test_shards_of_a_permutation_go_over_the_chips_that_lie_between():
+    """90 MB take 2 ms over a link. The axis goes round a square of chips: its opposite corners are two hops apart."""
+    opposite = replayed(permute((0, 2), (1, 3), (2, 0), (3, 1)), "v5e:2x2", "x=4")
+    assert opposite.step_seconds == pytest.approx(2e-3 + 2e-6)  # along the axis two shards would share each link: 4 ms
+    next_ = replayed(permute((0, 1), (1, 2), (2, 3), (3, 0)), "v5e:2x2", "x=4")
+    assert next_.step_seconds == pytest.approx(2e-3 + 2e-6)  # some go along the one side, some along the other
+    back = replayed(permute(*((device, 3 - device) for device in range(4))), "v5e:2x2", "y=2, x=2")
+    assert back.step_seconds == pytest.approx(2e-3 + 2e-6)
+    # A line of four that is turned round: two shards pass the middle each way.
+    line = replayed(permute((0, 3), (1, 2), (2, 1), (3, 0), *((4 + n, 4 + n) for n in range(4))), "v5e:2x4", "y=2, x=4")
+    assert line.step_seconds == pytest.approx(4e-3 + 3e-6)
 
 
 def test_an_algorithm_that_is_not_known_is_said_and_has_all_links():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.chips import hardware
-from shardwise.chips.links import collective_seconds
+from shardwise.chips.links import collective_seconds, pricer
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
 from shardwise.planning.prices import Blocks, Costs, blocks_of
@@ -38,7 +38,9 @@ def test_a_gather_over_a_whole_slice_is_compiled_as_a_sum(target, mesh, axes, su
     costs, whole = costs_on(target, mesh), 64 * MIB
     part = whole / costs.mesh.extent(tuple(axes))
     gathered = costs.collective("all-gather", tuple(axes), part, whole, WHOLE)
-    added = costs.collective("all-reduce", tuple(axes), whole, whole)
+    added = pricer("all-reduce", costs.hardware, costs.mesh, tuple(axes), costs.routes_of("all-reduce", tuple(axes)))(
+        whole, whole
+    )
     links, parts = costs.hardware.links, costs.mesh.extent(tuple(axes))
     once = whole * (parts - 1) / parts / (2 * links.bytes_per_s.value)  # one ring, both ways
     assert gathered == pytest.approx(added + 1.5 * costs.copy(whole) if summed else once)
@@ -71,7 +73,8 @@ def test_the_gather_that_was_planned_at_a_third_of_its_time():
         ("v4:2x2x4", "x=4, y=4", "y", 1),
         ("v6e:4x4", "x=16", "x", 2),
         ("v5e:2x4", "x=8", "x", 1),
-        ("v7x:2x4x4", "x=64", "x", 1),
+        ("v6e:4x8", "x=32", "x", 1),  # no square: one ring of two links, where the sum has as many
+        ("v6e:8x8", "x=64", "x", 2),
     ],
 )
 def test_a_scatter_over_a_whole_slice_is_compiled_as_a_sum(target, mesh, axes, times):
@@ -85,7 +88,21 @@ def test_a_scatter_over_a_whole_slice_is_compiled_as_a_sum(target, mesh, axes, t
 )
 def test_the_last_dimension_is_cut_in_tiles_of_128(size, tiles):
     assert blocks_of("all-gather", (1, 1), (64, size), (64, 8 * size)).tiles == tiles
-    assert blocks_of("reduce-scatter", (1, 1), (64, 8 * size), (64, size)).tiles == tiles
+    assert blocks_of("reduce-scatter", (1, 1), (128, 8 * size), (128, size)).tiles == tiles
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "tiles"),
+    [(520, 640, "one"), (520, 3072, "whole"), (520, 2184, "one"), (512, 2184, "part")],  # 5 tiles, 24, 17 and a part
+)
+def test_a_scatter_halves_its_blocks_or_lays_them_the_other_way_round(rows, size, tiles):
+    assert blocks_of("reduce-scatter", (1, 1), (rows, 2 * size), (rows, size)).tiles == tiles
+
+
+@pytest.mark.parametrize(("last", "tiles"), [(520, "loose"), (2744, "whole"), (128, "whole")])
+def test_rows_that_fill_little_of_their_last_tile_are_loose(last, tiles):
+    assert blocks_of("all-gather", (0, 0), (64, last), (512, last)).tiles == tiles
+    assert blocks_of("reduce-scatter", (0, 0), (512, last), (64, last)).tiles == tiles
 
 
 @pytest.mark.parametrize(("size", "tiles"), [(64, "whole"), (100, "odd"), (4, "one")])

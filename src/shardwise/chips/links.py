@@ -103,7 +103,8 @@ def pricer(
 class Route:
     """What a mesh axis has of a torus: bytes/s into a device over all its links, hops to the farthest, ring or not.
 
-    `cores`: how many cores of each chip stand along it, where it is known how it lies.
+    `cores`: how many cores of each chip stand along it, and `is_side`: whether it is one side of the slice, all of it; where
+    it is known how it lies.
     """
 
     size: int
@@ -112,6 +113,7 @@ class Route:
     wraps: bool
     says: str
     cores: int = 1
+    is_side: bool = False
 
 
 Routes = Mapping[str, Route]
@@ -158,11 +160,14 @@ def torus_routes(torus: Torus, mesh: Mesh, devices_per_chip: int = 1) -> dict[st
     return routes
 
 
-def ringed(table: Routes, axes: Axes, hardware: Hardware, links: int, per_chip: bool = False) -> dict[str, Route]:
+def ringed(
+    table: Routes, axes: Axes, hardware: Hardware, links: int, per_chip: bool = False, around: bool = True
+) -> dict[str, Route]:  # fmt: skip
     """The routes of a group's axes as a collective sees them that goes round rings, over so many links of a device.
 
     A ring through both cores of each chip passes each link once: it has all of the link, where two rings share it. One
-    that fills two links goes round all chips of the group: half of them lie between the farthest two.
+    that fills two links goes round all chips of the group: half of them lie between the farthest two, unless the rings lie
+    along its sides, one after the other (not `around`).
 
     Args:
         per_chip: whether the cores of a chip hand each other what arrives at one of them.
@@ -177,7 +182,7 @@ def ringed(table: Routes, axes: Axes, hardware: Hardware, links: int, per_chip: 
     most = links * hardware.links.bytes_per_s.value / hardware.devices_per_chip
     speed = cores * min(most, sum(route.bytes_per_s for route in between))
     hops = sum(route.hops for route in between)
-    farthest = max(hops, chips // 2) if links <= RING else hops
+    farthest = max(hops, chips // 2) if around and links <= RING else hops
     for place, (axis, route) in enumerate(chosen.items()):
         chosen[axis] = replace(
             route,

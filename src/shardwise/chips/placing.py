@@ -188,13 +188,14 @@ def physical_routes(topology: Topology, positions: Sequence[Position], mesh: Mes
 def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Position]) -> Route:
     link = torus.bytes_per_s.value / topology.cores_per_chip
     spans = [sorted(set(coordinates)) for coordinates in zip(*places, strict=True)]
-    speed, farthest, rings, said = 0.0, 0, [], []
+    speed, farthest, rings, said, full = 0.0, 0, [], [], 0
     for dimension, values in enumerate(spans[:-1]):
         count, gap = len(values), values[1] - values[0] if len(values) > 1 else 1
         if count == 1:
             continue
         ring = topology.rings[dimension] and count * gap == topology.shape[dimension] and count > 2
         rings.append(ring)
+        full += count == topology.shape[dimension]
         speed += link * (2 if ring else 1) / gap
         farthest += (count // 2 if ring else count - 1) * gap
         said.append(f"{'ring' if ring else 'line'} of {count}" + (f" ({gap} apart)" if gap > 1 else ""))
@@ -206,4 +207,6 @@ def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Positio
     if chips * len(spans[-1]) != len(places):  # no block of the torus: taken as one link
         steps = max(hops(topology, places[0], place) for place in places)
         return Route(len(places), link / steps, steps, False, f"{name} {len(places)} devices, scattered")
-    return Route(len(places), speed, farthest, all(rings), f"{name} a {' x '.join(said)}{cores}", cores=len(spans[-1]))
+    is_side = full == len(rings) == 1
+    says = f"{name} a {' x '.join(said)}{cores}"
+    return Route(len(places), speed, farthest, all(rings), says, len(spans[-1]), is_side)

@@ -21,6 +21,7 @@ class Algorithm:
         known: whether the name is one that Shardwise knows.
         whole: whether each device passes on whole arrays, which are not cut into a part for each.
         per_chip: whether the cores of a chip hand each other what arrives at one of them.
+        around: whether a ring of two links goes round all chips of the group, not along their sides one after the other.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Algorithm:
     known: bool = True
     whole: bool = False
     per_chip: bool = False
+    around: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shardwise.chips import Compiler, Hardware, Memory, Torus
+from shardwise.chips.algorithms import Ground, is_summed, used_routes
 from shardwise.chips.links import (
     FLOATS,
-    RING,
     Arithmetic,
     Hop,
     Pricer,
@@ -18,7 +18,6 @@ from shardwise.chips.links import (
     memory_seconds,
     pricer,
     ring_hop,
-    ringed,
     torus_routes,
 )
 from shardwise.layout import Axes
@@ -35,7 +34,6 @@ ITEM_BYTES = {
 
 
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
-LEAVES_FROM = 1e6  # bytes of a result whose copy is worth a thought: for 0.5 MB it takes 0.65 of 5.0 us
 LANES, SUBLANES = 128, 8  # a TPU's memory holds an array in tiles of so many elements of its last dimension, and rows of them
 AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
 STARTING = 3  # times as long as the rest of a product its start takes at most: 128 x 128 x 128 takes 2.8 us, and 0.6 by this
@@ -43,6 +41,7 @@ NEXT = 0.4  # of that start for a product that follows one like it, where a chip
 # Blocks that are no wider, in tiles, and end within one are put together slowly. Wider ones are, too: four of 8192 x 704 are
 # gathered in 591 us, and in 441 by this.
 NARROW = 5
+LOOSE = 1.06  # times its size, from which the rows of an array in whole tiles are laid out anew for some collectives
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
     "reduce-scatter": "this compiler makes it an all-reduce and a slice",
@@ -64,15 +63,16 @@ class StepCost:
     exposed_seconds: float = 0.0
 
 
-Tiles = Literal["whole", "one", "part", "narrow", "odd"]
+Tiles = Literal["whole", "one", "loose", "part", "narrow", "odd"]
 
 
 class Blocks(NamedTuple):
     """How the blocks lie in a shard that a collective joins or cuts.
 
     `first` and `target_first` say whether it joins or cuts along the first dimension (an all-to-all cuts along its target);
-    `tiles` whether a block is whole tiles of a TPU's memory: one of them alone, a part of one along the last dimension, or an
-    odd number of rows, which nothing can be done with but lay the array out anew. `minor`: whether a slice cuts along the last.
+    `tiles` whether a block is whole tiles of a TPU's memory: one of them alone, rows that end within one, a part of one along
+    the last dimension, or an odd number of rows, which nothing can be done with but lay the array out anew. `minor`: whether
+    a slice or a scatter cuts along the last.
     """
 
     first: bool = True
@@ -89,8 +89,8 @@ class Costs:
     """The prices of steps for one problem: hardware, mesh and dtype are fixed.
 
     `accumulated` is the dtype of products, where it is another (`preferred_element_type`); `routes` what the mesh's axes
-    have of a torus's links, and `devices` how many the slice has, where the topology is known. `arithmetic` is what they are
-    computed with: floats, or quantities that keep their formulas (`shardwise.planning.terms`).
+    have of a torus's links, and `shape` the chips along the sides of the slice, where the topology is known.
+    `arithmetic` is what they are computed with: floats, or quantities that keep their formulas (`shardwise.planning.terms`).
     """
 
     hardware: Hardware
@@ -98,10 +98,18 @@ class Costs:
     dtype: str
     accumulated: str | None = None
     routes: Routes | None = None
-    devices: int | None = None
+    shape: tuple[int, ...] | None = None
     arithmetic: Arithmetic = FLOATS
     _prices: dict[tuple[str, Axes], Pricer] = field(default_factory=dict, compare=False, repr=False)
     _hops: dict[Axes, Hop] = field(default_factory=dict, compare=False, repr=False)
+    ground: Ground | None = field(init=False, compare=False, repr=False)  # what collectives run on, on a torus
+
+    def __post_init__(self) -> None:
+        ground = None
+        if isinstance(links := self.hardware.links, Torus):
+            routes = self.routes or torus_routes(links, self.mesh, self.hardware.devices_per_chip)
+            ground = Ground(self.hardware, self.mesh, routes, self.shape)
+        object.__setattr__(self, "ground", ground)
 
     @property
     def item_bytes(self) -> int:
@@ -119,7 +127,7 @@ class Costs:
             seconds = self.arithmetic.name("", self._price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
         else:
             seconds = self._price(kind, axes)(in_bytes, out_bytes)
-        laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
+        laid = self._laying(kind, axes, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 
     def _price(self, kind: CollectiveKind, axes: Axes) -> Pricer:
@@ -130,54 +138,27 @@ class Costs:
         return price
 
     def routes_of(self, kind: CollectiveKind, axes: Axes) -> Routes | None:
-        """What the mesh's axes have of a torus's links for a collective, as TPU compilers carry it out; None without a torus.
-
-        A gather goes round one ring, however many sides of the torus its axes have (the text says `1DAllGather`); along all
-        sides at once only where each has two chips, and over the whole of a slice whose chips have two cores. What arrives
-        at one core is handed to the other, where a group holds both and is one axis, or all. A sum over a part of the slice
-        goes round one ring too (`StrategyRing`), where chips have one core. Read off compiled texts of random contractions
-        (`python -m benchmarks.estimates`).
-        """
-        links, cores = self.hardware.links, self.hardware.devices_per_chip
-        if not isinstance(links, Torus):
+        """What the mesh's axes have of a torus's links for a collective; None without a torus."""
+        if self.ground is None:
             return None
-        table = self.routes or torus_routes(links, self.mesh, cores)
-        if self.hardware.compiler is None:
-            return table
-        whole = self.mesh.extent(axes) == (self.devices or self.mesh.size)
-        moving = [axis for axis in axes if axis in table]
-        match kind:
-            case "all-gather":
-                wide = whole if cores > 1 else all(table[axis].hops <= 1 for axis in moving)
-                both = math.prod(table[axis].cores for axis in moving) > 1
-                rings = max(1, len(moving)) if wide else 1
-                return ringed(table, axes, self.hardware, RING * rings, both and (whole or len(moving) == 1))
-            case "reduce-scatter" | "all-reduce" if not whole and cores == 1:
-                return ringed(table, axes, self.hardware, RING)
-            case _:
-                return table
+        return self.ground.routes if self.hardware.compiler is None else used_routes(kind, axes, self.ground)
 
     def is_summed(self, kind: CollectiveKind, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
-        """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
-
-        It does over all devices of a slice, from some number of them on; and where a scatter keeps one tile's width.
-        """
+        """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices."""
         compiler = self.hardware.compiler
-        if compiler is None or kind not in ("all-gather", "reduce-scatter"):
+        if compiler is None or self.ground is None:
             return False
-        count = self.mesh.extent(axes)
-        whole = count == (self.devices or self.mesh.size)
-        if kind == "reduce-scatter":
-            return blocks.tiles == "one" or (whole and count >= compiler.scatter_summed_from.value)
-        return whole and count >= compiler.gather_summed_from.value and out_bytes <= compiler.gather_summed_bytes.value
+        return is_summed(kind, axes, out_bytes, blocks.tiles in ("one", "loose"), compiler, self.ground)
 
-    def _laying(self, kind: CollectiveKind, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:
+    def _laying(
+        self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool
+    ) -> float:  # fmt: skip
         """Seconds in which a collective's blocks are laid out in memory, beside their transfer."""
         links, compiler = self.hardware.links, self.hardware.compiler
         if isinstance(links, Memory):
             turned = turned_bytes(kind, blocks, in_bytes, out_bytes)
             return self.mesh.size * turned / links.turned_bytes_per_s.value + memory_seconds(links, self.mesh, 0.0, turned)
-        if compiler is None:
+        if compiler is None or self.ground is None:
             return 0.0
         match kind:
             case "all-to-all":
@@ -190,8 +171,16 @@ class Costs:
                 return self.copy(out_bytes)
             case "all-gather" if blocks.tiles == "odd":
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
-            case "reduce-scatter" if not summed and is_ragged(blocks):
+            case "all-gather" if blocks.tiles == "loose":
+                return self.copy(out_bytes)
+            case "reduce-scatter" if summed and (blocks.tiles == "loose" or (is_ragged(blocks) and blocks.minor)):
+                return self.copy(in_bytes if self.ground.whole(axes) else 2 * out_bytes)
+            case "reduce-scatter" if (blocks.tiles == "one" and summed) or (is_ragged(blocks) and not summed):
+                return 2 * self.copy(out_bytes)  # the blocks are padded, sent, and put right
+            case "reduce-scatter" if blocks.tiles == "loose":
                 return self.copy(in_bytes)
+            case "all-reduce" if self.hardware.devices_per_chip > 1:
+                return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
                 return 0.0
 
@@ -213,7 +202,7 @@ class Costs:
         What the chip holds leaves it as fast as its memory takes it; blocks that a copy has laid out already stand there.
         """
         compiler = self.hardware.compiler
-        if compiler is None or out_bytes < LEAVES_FROM:
+        if compiler is None:
             return 0.0
         if kind == "all-to-all":
             return 0.0 if is_ragged(blocks) else compiler.turned_copies.value * self.copy(out_bytes)
@@ -296,9 +285,9 @@ def blocks_of(kind: str, dims: tuple[int, int], before: Sequence[int], after: Se
     dim, target = dims
     match kind:
         case "all-gather":
-            tiles = _tiles(len(before) - dim, before[dim])
+            tiles = _loosely(_tiles(len(before) - dim, before[dim]), dim, before)
         case "reduce-scatter":
-            tiles = _tiles(len(after) - dim, after[dim])
+            return Blocks(dim == 0, dim == 0, _scattered(dim, after), dim == len(after) - 1)
         case "all-to-all":
             tiles = max(_tiles(len(before) - dim, before[dim]), _tiles(len(after) - target, after[target]), key=_ORDER.index)
         case "slice":
@@ -313,7 +302,23 @@ def is_ragged(blocks: Blocks) -> bool:
     return blocks.tiles in ("part", "narrow", "odd")
 
 
-_ORDER: tuple[Tiles, ...] = ("whole", "one", "part", "narrow", "odd")
+_ORDER: tuple[Tiles, ...] = ("whole", "one", "loose", "part", "narrow", "odd")
+
+
+def _loosely(tiles: Tiles, dim: int, shard: Sequence[int]) -> Tiles:
+    """The same, or that the rows of a shard end within a tile, whose blocks along another dimension are whole."""
+    if dim == len(shard) - 1 or tiles not in ("whole", "one"):
+        return tiles
+    return "loose" if -(-shard[-1] // LANES) * LANES > LOOSE * shard[-1] else tiles
+
+
+def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
+    """How the blocks of a scatter lie; `one` that are no even number of tiles and cannot be laid the other way round."""
+    tiles = _loosely(_tiles(len(shard) - dim, shard[dim]), dim, shard)
+    turns = len(shard) > 1 and shard[-2] % LANES == 0
+    if dim == len(shard) - 1 and (shard[dim] // LANES % 2 if tiles == "whole" else not turns):
+        return "one"
+    return tiles
 
 
 def _tiles(from_end: int, size: int) -> Tiles:

@@ -145,8 +145,7 @@ def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, in
 
 def costs_of(task: Problem) -> Costs:
     """The prices of steps for a problem."""
-    devices = None if task.topology is None else task.topology.size
-    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task), devices)
+    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task), _shape(task.topology))
 
 
 def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
@@ -156,13 +155,16 @@ def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
         HardwareError: there is none of that name; MeshError: the topology has fewer devices than the mesh.
     """
     chip, topology = hardware_on(hardware, mesh)
-    devices = None if topology is None else topology.size
-    return Costs(chip, mesh, dtype, None, _routes(topology, mesh), devices)
+    return Costs(chip, mesh, dtype, None, _routes(topology, mesh), _shape(topology))
 
 
 def routes_of(task: Problem) -> Routes | None:
     """What the mesh's axes have of the links, where the topology is known."""
     return _routes(task.topology, task.mesh, task.positions)
+
+
+def _shape(topology: Topology | None) -> tuple[int, ...] | None:
+    return None if topology is None else topology.shape
 
 
 def _routes(topology: Topology | None, mesh: Mesh, positions: tuple[Position, ...] = ()) -> Routes | None:

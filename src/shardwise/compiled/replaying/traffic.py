@@ -113,7 +113,7 @@ def _pricer(
     plain = tuple(axis.split(":")[0] for axis in axes) if isinstance(hardware.links, Torus) else tuple(map(_label, axes))
     if algorithm.links is not None and isinstance(hardware.links, Torus):
         table = table or torus_routes(hardware.links, mesh, hardware.devices_per_chip)
-        table = ringed(table, plain, hardware, algorithm.links, algorithm.per_chip)
+        table = ringed(table, plain, hardware, algorithm.links, algorithm.per_chip, algorithm.around)
     return pricer(kind, hardware, mesh, plain, table or None), times
 
 

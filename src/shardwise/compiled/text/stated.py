@@ -28,6 +28,7 @@ def algorithm(*instructions: Instruction) -> Algorithm | None:
     - `UniDirection...Strategy{colors:c`: c rings, each one way: c links. `colors` is 2 for each dimension in use.
     - any other `...Strategy...{colors:c`: c pincers, each of which closes in from both sides: 2 c links. `colors` is 1 for
       each dimension in use.
+    - those with `ND` in their names go along the sides of the torus, one after the other.
     - `SinglePhaseRingSumEmitter`, or `Binomial...`: whole arrays are passed on, where the others first add up a part on each
       device; both are taken as a ring of 2 links.
     - on sparse cores `color_strategies`: a ring each, `UNIDIR` of one way. With `partner_transfers_outside_the_ring` the
@@ -37,7 +38,7 @@ def algorithm(*instructions: Instruction) -> Algorithm | None:
     >>> config = '"collective_algorithm_config":{"emitter":"1DAllGatherNonMajorDim","debug":"group_size = 8"}'
     >>> gather = parse_instruction('%g = f32[8]{0} all-gather(%p), dimensions={0}, backend_config={' + config + '}')
     >>> algorithm(gather)
-    Algorithm(name='1DAllGatherNonMajorDim', links=2, known=True, whole=False, per_chip=False)
+    Algorithm(name='1DAllGatherNonMajorDim', links=2, known=True, whole=False, per_chip=False, around=True)
     """
     for instruction in instructions:
         config = _object(instruction.attributes, '"collective_algorithm_config":')
@@ -59,7 +60,8 @@ def _named(emitter: str, strategy: str, debug: str) -> Algorithm:
         return Algorithm(name, 2, whole=True)
     colors = _COLORS.search(debug)
     if colors and "Strategy" in strategy:
-        return Algorithm(name, int(colors[1]) * (1 if strategy.startswith("UniDirection") else 2))
+        links = int(colors[1]) * (1 if strategy.startswith("UniDirection") else 2)
+        return Algorithm(name, links, around="ND" not in strategy)
     return Algorithm(name, known=False)
 
 

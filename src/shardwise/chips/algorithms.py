@@ -1,0 +1,103 @@
+"""How TPU compilers carry out a collective: over which links of a device, and which they turn into an all-reduce.
+
+Read off the texts of about a thousand compiled collectives of random shapes on random meshes over slices of 4 to 512 devices
+of five chips (`collective_algorithm_config` and `collective_offload_config`; libtpu 0.0.50). Where the chips of a slice are
+not known, the mesh is taken to fill it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shardwise.chips import Compiler, Hardware
+from shardwise.chips.links import RING, Routes, ringed
+from shardwise.layout import Axes
+from shardwise.mesh import Mesh
+from shardwise.steps import CollectiveKind
+
+FOLDED_FROM = 16  # chips along the longest side, from which a sum over a slice folds the other two into one as long
+ANY_LINKS = 12  # more than a device has
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a collective runs on: the links of each axis, and the chips along the sides of the slice, where known."""
+
+    hardware: Hardware
+    mesh: Mesh
+    routes: Routes
+    shape: tuple[int, ...] | None = None
+
+    def whole(self, axes: Axes) -> bool:
+        """Whether all devices of the slice take part."""
+        size = self.mesh.size if self.shape is None else math.prod(self.shape) * self.hardware.devices_per_chip
+        return self.mesh.extent(axes) == size
+
+    @property
+    def is_even(self) -> bool:
+        """Whether a sum over the slice goes along all its sides at once: in three dimensions, and in a square."""
+        sides = [side for side in self.shape or () if side > 1]
+        return len(sides) != 2 or sides[0] == sides[1]
+
+
+def used_routes(kind: CollectiveKind, axes: Axes, on: Ground) -> Routes:
+    """What the mesh's axes have of the torus's links for a collective, as the compilers carry it out.
+
+    - A gather goes round one ring, however many sides of the torus its axes have (`1DAllGather...`); along all at once only
+      where each axis has two chips, or, on chips of two cores, where each is a side of the slice. So does a scatter there.
+    - What arrives at one core of a chip is handed to the other, where the last axis of a gather runs over both.
+    - A sum over a part of the slice goes round one ring (`StrategyRing`), where chips have one core; so does a scatter over
+      all of a slice that is no square. A sum over all of it uses all links; in one of 4 x 4 x 16 it goes along two sides of
+      16, the first two folded into one.
+    """
+    cores = on.hardware.devices_per_chip
+    moving = [axis for axis in axes if axis in on.routes]
+    sides = [on.routes[axis] for axis in moving if on.routes[axis].size > on.routes[axis].cores]
+    if cores > 1:
+        wide = len(sides) == len([axis for axis in moving if on.routes[axis].hops]) and all(r.is_side for r in sides)
+    else:
+        wide = all(route.hops <= 1 for route in sides)
+    links = RING * max(1, len(sides)) if wide else RING
+    match kind:
+        case "all-gather":
+            both = math.prod(on.routes[axis].cores for axis in moving) > 1
+            handed = both and (wide or on.routes[moving[-1]].cores > 1)
+            return ringed(on.routes, axes, on.hardware, links, handed)
+        case "reduce-scatter" if cores > 1:
+            return ringed(on.routes, axes, on.hardware, links)
+        case "reduce-scatter" | "all-reduce" if cores == 1 and not on.whole(axes):
+            return ringed(on.routes, axes, on.hardware, RING)
+        case "reduce-scatter" if not on.is_even:
+            return ringed(on.routes, axes, on.hardware, RING)
+        case "reduce-scatter" | "all-reduce" if cores > 1:
+            return ringed(on.routes, axes, on.hardware, ANY_LINKS)
+        case "reduce-scatter" | "all-reduce" if _is_folded(on.shape):
+            return ringed(on.routes, axes, on.hardware, 2 * RING)
+        case _:
+            return on.routes
+
+
+def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, compiler: Compiler, on: Ground) -> bool:
+    """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
+
+    It does over all devices of a slice, from some number of them on; and, on chips of one core, where a scatter's blocks are
+    `uncut`: no even number of tiles.
+    """
+    count = on.mesh.extent(axes)
+    match kind:
+        case "reduce-scatter":
+            large = on.whole(axes) and on.is_even and count >= compiler.scatter_summed_from.value
+            return large or (uncut and on.hardware.devices_per_chip == 1)
+        case "all-gather":
+            large = count >= compiler.gather_summed_from.value and out_bytes <= compiler.gather_summed_bytes.value
+            return on.whole(axes) and large
+        case _:
+            return False
+
+
+def _is_folded(shape: tuple[int, ...] | None) -> bool:
+    if shape is None:
+        return False
+    *others, longest = sorted(shape)
+    return longest >= FOLDED_FROM and len(others) > 1 and math.prod(others) == longest
