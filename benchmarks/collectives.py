@@ -144,8 +144,8 @@ def page(rows: Sequence[Row], count: int, seed: str, made: dict[str, str]) -> It
     yield ""
     yield (
         f"Made by `python -m benchmarks.collectives --count {count} --seed {seed}`: {with_what}; bfloat16. Random shapes, "
-        f"meshes and axes on slices of 4 to 256 chips; *near* is an estimate within {CLOSE:.0%} of the compiled schedule, replayed "
-        "on a model of the chip. Nothing was tuned on this draw, and nothing ran on a TPU."
+        f"meshes and axes on slices of 4 to 256 chips; *near* is an estimate within {CLOSE:.0%} of the compiled schedule, "
+        "replayed on a model of the chip. Nothing was tuned on this draw, and nothing ran on a TPU."
     )
     yield ""
     yield f"| near / of | {' | '.join(KINDS)} | all |"

@@ -307,18 +307,20 @@ _ORDER: tuple[Tiles, ...] = ("whole", "one", "loose", "part", "narrow", "odd")
 
 def _loosely(tiles: Tiles, dim: int, shard: Sequence[int]) -> Tiles:
     """The same, or that the rows of a shard end within a tile, whose blocks along another dimension are whole."""
-    if dim == len(shard) - 1 or tiles not in ("whole", "one"):
-        return tiles
-    return "loose" if -(-shard[-1] // LANES) * LANES > LOOSE * shard[-1] else tiles
+    return "loose" if dim < len(shard) - 1 and tiles in ("whole", "one") and _is_loose(shard[-1]) else tiles
+
+
+def _is_loose(last: int) -> bool:
+    return -(-last // LANES) * LANES > LOOSE * last
 
 
 def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
     """How the blocks of a scatter lie; `one` that are no even number of tiles and cannot be laid the other way round."""
-    tiles = _loosely(_tiles(len(shard) - dim, shard[dim]), dim, shard)
+    tiles = _tiles(len(shard) - dim, shard[dim])
+    if dim < len(shard) - 1:
+        return "loose" if _is_loose(shard[-1]) else tiles
     turns = len(shard) > 1 and shard[-2] % LANES == 0
-    if dim == len(shard) - 1 and (shard[dim] // LANES % 2 if tiles == "whole" else not turns):
-        return "one"
-    return tiles
+    return "one" if (shard[dim] // LANES % 2 if tiles == "whole" else not turns) else tiles
 
 
 def _tiles(from_end: int, size: int) -> Tiles:
