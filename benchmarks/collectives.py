@@ -111,9 +111,9 @@ def _about(log: float, unit: int) -> int:
 
 def _equation(name: str, dims: str, split: str) -> str:
     def array(which: str) -> str:
-        return f"A[{', '.join(dim + (f'_{split}' if dim == which else '') for dim in 'IJ')}]"
+        return f"A[{', '.join(dim + (split if dim == which else '') for dim in 'IJ')}]"
 
-    summed = f"{array('')}{{U_{split}}}"
+    summed = f"{array('')}{{U{split}}}"
     return {
         "all-gather": f"{array(dims[0])} -> {array('')}",
         "reduce-scatter": f"{summed} -> {array(dims[0])}",

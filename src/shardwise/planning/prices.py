@@ -41,6 +41,7 @@ NEXT = 0.4  # of that start for a product that follows one like it, where a chip
 # Blocks that are no wider, in tiles, and end within one are put together slowly. Wider ones are, too: four of 8192 x 704 are
 # gathered in 591 us, and in 441 by this.
 NARROW = 5
+SMALL_COPY = 1.5e-6  # seconds that the copy of a small array takes at least: 1.1 us on v7x to 2 us on v4 and v5p
 LOOSE = 1.06  # times its size, from which the rows of an array in whole tiles are laid out anew for some collectives
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
@@ -164,6 +165,7 @@ class Costs:
             case "all-to-all":
                 speed = compiler.ragged_bytes_per_s if is_ragged(blocks) else compiler.laid_bytes_per_s
                 laid = in_bytes * self.hardware.sharers(self.mesh) / speed.value
+                laid = max(laid, 2 * SMALL_COPY) if is_ragged(blocks) else laid
                 return laid if self.holds(in_bytes) or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
             case "all-gather" if summed:
                 return AMONG_ZEROS * self.copy(out_bytes)
