@@ -73,19 +73,21 @@ class Compiler:
     """What a chip's own compiler makes of programs.
 
     - Of local products: the share of the peak that large ones reach, how fast results leave, and what the start costs.
-    - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product; how large a gathered one may be
-      that leaves the chip at the speed of its memory; what the smallest slice takes.
+    - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product, and the least seconds; how large a
+      gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
     - Of all-to-alls: bytes a second that are laid out anew before and after, in whole tiles of the memory or not, and how
       often one is copied that ends a program.
     - Of other collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for
       enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
       so many bytes) are compiled as an all-reduce.
+    - From how many chips of a slice on the links are routed by tables (`shardwise.chips.algorithms`).
     """
 
     efficiency: Figure
     results_per_s: Figure
     start_seconds: Figure
     copied_bytes_per_s: Figure
+    least_copy_seconds: Figure
     cut_bytes_per_s: Figure
     kept_bytes: Figure
     laid_bytes_per_s: Figure
@@ -95,6 +97,7 @@ class Compiler:
     scatter_summed_from: Figure
     gather_summed_from: Figure
     gather_summed_bytes: Figure
+    routed_from: Figure
     slice_seconds: Figure
 
 

@@ -35,17 +35,31 @@ class Ground:
         return self.mesh.extent(axes) == size
 
     @property
+    def is_routed(self) -> bool:
+        """Whether links are routed by tables: then some permutes are synchronous (`is_asynchronous`)."""
+        compiler = self.hardware.compiler
+        chips = self.mesh.size // self.hardware.devices_per_chip if self.shape is None else math.prod(self.shape)
+        return compiler is not None and chips >= compiler.routed_from.value
+
+    @property
     def is_even(self) -> bool:
         """Whether a sum over the slice goes along all its sides at once: in three dimensions, and in a square."""
         sides = [side for side in self.shape or () if side > 1]
         return len(sides) != 2 or sides[0] == sides[1]
 
 
-def used_routes(kind: CollectiveKind, axes: Axes, on: Ground) -> Routes:
+def is_asynchronous(axes: Axes, on: Ground) -> bool:
+    """Whether devices work while the blocks of a ring over these axes are on their way."""
+    moving = [on.routes[axis] for axis in axes if axis in on.routes]
+    return not on.is_routed or (len(moving) == 1 and moving[0].is_direct)
+
+
+def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False) -> Routes:
     """What the mesh's axes have of the torus's links for a collective, as the compilers carry it out.
 
     - A gather goes round one ring, however many sides of the torus its axes have (`1DAllGather...`); along all at once only
       where each axis has two chips, or, on chips of two cores, where each is a side of the slice. So does a scatter there.
+    - Where links are routed by tables, a gather of `odd` blocks goes over all links that there are (`NetRouterEmitter`).
     - What arrives at one core of a chip is handed to the other, where the last axis of a gather runs over both.
     - A sum over a part of the slice goes round one ring (`StrategyRing`), where chips have one core; so does a scatter over
       all of a slice that is no square. A sum over all of it uses all links; in one of 4 x 4 x 16 it goes along two sides of
@@ -60,6 +74,8 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground) -> Routes:
         wide = all(route.hops <= 1 for route in sides)
     links = RING * max(1, len(sides)) if wide else RING
     match kind:
+        case "all-gather" if odd and on.is_routed:
+            return on.routes
         case "all-gather":
             both = math.prod(on.routes[axis].cores for axis in moving) > 1
             handed = both and (wide or on.routes[moving[-1]].cores > 1)

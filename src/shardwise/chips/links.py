@@ -103,8 +103,9 @@ def pricer(
 class Route:
     """What a mesh axis has of a torus: bytes/s into a device over all its links, hops to the farthest, ring or not.
 
-    `cores`: how many cores of each chip stand along it, and `is_side`: whether it is one side of the slice, all of it; where
-    it is known how it lies.
+    Where it is known how it lies: `cores` says how many cores of each chip stand along it, `is_side` whether it is one side
+    of the slice, all of it, and `is_direct` whether its devices, and the last and the first, stand so many links apart as a
+    power of two, in a line without a wraparound link.
     """
 
     size: int
@@ -114,6 +115,7 @@ class Route:
     says: str
     cores: int = 1
     is_side: bool = False
+    is_direct: bool = False
 
 
 Routes = Mapping[str, Route]
@@ -306,12 +308,14 @@ def assumptions(hardware: Hardware, mesh: Mesh, routes: Routes | None = None) ->
 class Hop:
     """One step of a ring, in which every device sends to its neighbour: seconds a byte, and latency.
 
-    `both_ways`: whether what goes down the ring takes other links than what goes up.
+    `both_ways`: whether what goes down the ring takes other links than what goes up; `asynchronous`: whether devices work
+    meanwhile.
     """
 
     seconds_per_byte: float
     latency: float
     both_ways: bool
+    asynchronous: bool = True
 
     def seconds(self, sent_bytes: float) -> float:
         return self.latency + sent_bytes * self.seconds_per_byte

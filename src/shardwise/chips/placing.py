@@ -209,4 +209,10 @@ def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Positio
         return Route(len(places), link / steps, steps, False, f"{name} {len(places)} devices, scattered")
     is_side = full == len(rings) == 1
     says = f"{name} a {' x '.join(said)}{cores}"
-    return Route(len(places), speed, farthest, all(rings), says, len(spans[-1]), is_side)
+    direct = all(map(_is_direct, places, (*places[1:], places[0])))
+    return Route(len(places), speed, farthest, all(rings), says, len(spans[-1]), is_side, direct)
+
+
+def _is_direct(one: Position, other: Position) -> bool:
+    apart = [abs(a - b) for a, b in zip(one[:-1], other[:-1], strict=True) if a != b]
+    return len(apart) <= 1 and all(steps.bit_count() == 1 for steps in apart)

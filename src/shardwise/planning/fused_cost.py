@@ -46,8 +46,8 @@ class _Product:
 class Priced:
     """A fused step's schedule with what its events take: ready to be played.
 
-    `lanes` name the links of each way; `moving` is how long all transfers take, as if alone; devices that share one host's
-    cores hide none of it, and their transfers are paid after the work.
+    `lanes` name the links of each way; `moving` is how long all transfers take, as if alone. Devices that share one host's
+    cores hide none of it, nor do those that wait for each transfer: it is paid after the work.
     """
 
     events: Events
@@ -146,7 +146,7 @@ def _ring(
     moving = moving_seconds(costs, axes, way, block)
     cover = costs.cover * block / flops_of_block if flops_of_block else math.inf
     links = Links(moved, hop.both_ways, cover)
-    if isinstance(costs.hardware.links, Memory):
+    if isinstance(costs.hardware.links, Memory) or not hop.asynchronous:
         links = ASIDE
     over = ",".join(axes)
     lanes = (f"{over} up", f"{over} down") if hop.both_ways else (over, over)
@@ -157,7 +157,7 @@ def moving_seconds(costs: Costs, axes: tuple[str, ...], way: str, block: float) 
     """How long blocks of so many bytes take to go round a ring, if nothing holds them up."""
     hop = costs.hop(axes)
     one = costs.arithmetic.name("H", hop.seconds(block), "s", "a hop")
-    return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways else 1)
+    return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways and hop.asynchronous else 1)
 
 
 def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blocks: Sequence[float]) -> Priced:
@@ -174,7 +174,8 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blo
     events = rotate_matmul(grid.sizes)
     one = product.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
     moving = costs.arithmetic.total(moved(1.0, event) for event in events if isinstance(event, Send))
-    links = ASIDE if isinstance(costs.hardware.links, Memory) else Links(moved)
+    hidden = all(hop.asynchronous for hop in hops) and not isinstance(costs.hardware.links, Memory)
+    links = Links(moved) if hidden else ASIDE
     sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
     return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, product.flops, sent, 2 * sum(blocks))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from shardwise.chips import Compiler, Hardware, Memory, Torus
-from shardwise.chips.algorithms import Ground, is_summed, used_routes
+from shardwise.chips.algorithms import Ground, is_asynchronous, is_summed, used_routes
 from shardwise.chips.links import (
     FLOATS,
     Arithmetic,
@@ -41,7 +41,6 @@ NEXT = 0.4  # of that start for a product that follows one like it, where a chip
 # Blocks that are no wider, in tiles, and end within one are put together slowly. Wider ones are, too: four of 8192 x 704 are
 # gathered in 591 us, and in 441 by this.
 NARROW = 5
-SMALL_COPY = 1.5e-6  # seconds that the copy of a small array takes at least: 1.1 us on v7x to 2 us on v4 and v5p
 LOOSE = 1.06  # times its size, from which the rows of an array in whole tiles are laid out anew for some collectives
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
@@ -101,7 +100,7 @@ class Costs:
     routes: Routes | None = None
     shape: tuple[int, ...] | None = None
     arithmetic: Arithmetic = FLOATS
-    _prices: dict[tuple[str, Axes], Pricer] = field(default_factory=dict, compare=False, repr=False)
+    _prices: dict[tuple[str, Axes, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
     _hops: dict[Axes, Hop] = field(default_factory=dict, compare=False, repr=False)
     ground: Ground | None = field(init=False, compare=False, repr=False)  # what collectives run on, on a torus
 
@@ -127,22 +126,22 @@ class Costs:
             whole = max(in_bytes, out_bytes)
             seconds = self.arithmetic.name("", self._price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
         else:
-            seconds = self._price(kind, axes)(in_bytes, out_bytes)
+            seconds = self._price(kind, axes, odd=blocks.tiles == "odd")(in_bytes, out_bytes)
         laid = self._laying(kind, axes, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 
-    def _price(self, kind: CollectiveKind, axes: Axes) -> Pricer:
-        price = self._prices.get((kind, axes))
+    def _price(self, kind: CollectiveKind, axes: Axes, odd: bool = False) -> Pricer:
+        price = self._prices.get((kind, axes, odd))
         if price is None:
-            routes = self.routes_of(kind, axes)
-            price = self._prices[kind, axes] = pricer(kind, self.hardware, self.mesh, axes, routes, self.arithmetic)
+            routes = self.routes_of(kind, axes, odd)
+            price = self._prices[kind, axes, odd] = pricer(kind, self.hardware, self.mesh, axes, routes, self.arithmetic)
         return price
 
-    def routes_of(self, kind: CollectiveKind, axes: Axes) -> Routes | None:
-        """What the mesh's axes have of a torus's links for a collective; None without a torus."""
+    def routes_of(self, kind: CollectiveKind, axes: Axes, odd: bool = False) -> Routes | None:
+        """What the mesh's axes have of a torus's links for a collective, `odd` blocks or not; None without a torus."""
         if self.ground is None:
             return None
-        return self.ground.routes if self.hardware.compiler is None else used_routes(kind, axes, self.ground)
+        return self.ground.routes if self.hardware.compiler is None else used_routes(kind, axes, self.ground, odd)
 
     def is_summed(self, kind: CollectiveKind, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
         """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices."""
@@ -165,7 +164,7 @@ class Costs:
             case "all-to-all":
                 speed = compiler.ragged_bytes_per_s if is_ragged(blocks) else compiler.laid_bytes_per_s
                 laid = in_bytes * self.hardware.sharers(self.mesh) / speed.value
-                laid = max(laid, 2 * SMALL_COPY) if is_ragged(blocks) else laid
+                laid = self.arithmetic.longest(laid, 2 * compiler.least_copy_seconds.value) if is_ragged(blocks) else laid
                 return laid if self.holds(in_bytes) or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
             case "all-gather" if summed:
                 return AMONG_ZEROS * self.copy(out_bytes)
@@ -228,7 +227,10 @@ class Costs:
         """One step of a ring over mesh axes."""
         hop = self._hops.get(axes)
         if hop is None:
-            hop = self._hops[axes] = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic)
+            hop = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic)
+            if self.ground is not None and not is_asynchronous(axes, self.ground):
+                hop = replace(hop, asynchronous=False)
+            self._hops[axes] = hop
         return hop
 
     def slice(self, out_bytes: float, minor: bool = False) -> float:

@@ -28,6 +28,7 @@ _LETTERS = {
     "laid_bytes_per_s": ("laid", "B/s", "laying out whole tiles of the memory"),
     "ragged_bytes_per_s": ("laid", "B/s", "laying out parts of tiles of the memory"),
     "slice_seconds": ("least", "s"),
+    "least_copy_seconds": ("least", "s", "a small copy"),
 }
 
 
