@@ -82,7 +82,7 @@ def plan(
             that of the mesh's devices (of TPUs with the links that their coordinates tell), or "cpu".
         dtype: the operands' dtype by name; by default that of the arrays, and "bfloat16" without.
         memory_limit: the bytes that one device may hold at any time, inputs included.
-        overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`,
+        overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`, `"folded"`,
             `"scatter"`, `"rotate"`.
         exact: only programs in which every sum is made on one device at once, as in `sw.einsum`.
         confirm: a target as `"v5e:2x4"`: the first candidates are compiled by its real compiler, and ranked by the

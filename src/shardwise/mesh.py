@@ -158,3 +158,12 @@ def _checked(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise MeshError(f"{quoted(size)} is no size for mesh axis {name}: give the number of devices as an int")
         yield name, int(size)
+
+
+def folded(n: int) -> list[int]:
+    """The order in which a ring visits a line of devices, none more than two places from the next: up and back.
+
+    >>> folded(5), folded(6)
+    ([0, 2, 4, 3, 1], [0, 2, 4, 5, 3, 1])
+    """
+    return [*range(0, n, 2), *range(n - 1 - n % 2, 0, -2)]

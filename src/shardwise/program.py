@@ -31,6 +31,7 @@ from shardwise.steps import (
     collectives_of,
     consumed,
     describe,
+    moved_axes,
     parts,
     product_of,
     touched,
@@ -234,6 +235,8 @@ def _check_fused(step: Fused, layouts: Mapping[str, Layout]) -> None:
         raise ProgramError(f"{step.scatter.array} is scattered, and the product is {product.result}")
     if not isinstance(step, RotateEinsum) and (step.way not in WAYS or step.chunks < 1):
         raise ProgramError(f"a ring goes one of {', '.join(WAYS)}, in at least one chunk: not {step.way!r}, {step.chunks}")
+    if not isinstance(step, RotateEinsum) and step.way == "folded" and len(moved_axes(step)) > 1:
+        raise ProgramError(f"a ring over {', '.join(moved_axes(step))} is no line that can be folded: it takes one axis")
 
 
 def _without_minor(layout: Layout, dim: str, axes: Axes) -> Layout:

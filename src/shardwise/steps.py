@@ -8,7 +8,7 @@ from typing import Literal, assert_never, overload
 
 from shardwise.layout import Axes, Layout
 
-Way = Literal["ring", "bidirectional"]
+Way = Literal["ring", "bidirectional", "folded"]
 CollectiveKind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"]
 _SCOPE = re.compile(r"(?:^|[/(])shardwise/(\d+) ")
 
@@ -85,7 +85,8 @@ class Einsum:
 class GatherEinsum:
     """What `gather` and then `einsum` do, block by block: while one is multiplied, the next is on its way.
 
-    The blocks go round a ring, one way (`"ring"`) or both (`"bidirectional"`), each cut into so many chunks.
+    The blocks go round a ring, one way (`"ring"`), both (`"bidirectional"`), or one way over every second device and back
+    over the others (`"folded"`: on a line no two neighbours are far apart), each cut into so many chunks.
     """
 
     gather: AllGather
@@ -134,7 +135,7 @@ class Automatic:
 Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
 Fused = GatherEinsum | EinsumScatter | EinsumGather | RotateEinsum
 Step = Collective | Slice | Einsum | Fused | Automatic
-WAYS: tuple[Way, Way] = ("ring", "bidirectional")
+WAYS: tuple[Way, ...] = ("ring", "bidirectional", "folded")
 
 
 def parts(step: Step) -> tuple[Step, ...]:
@@ -274,7 +275,7 @@ def kind(step: Step) -> str:
 
 
 def _ring(way: str, chunks: int) -> str:
-    said = "one way" if way == "ring" else "both ways"
+    said = {"ring": "one way", "bidirectional": "both ways", "folded": "folded"}[way]
     return said if chunks == 1 else f"{said} in {chunks} chunks a block"
 
 

@@ -82,7 +82,7 @@ def test_the_catalogue_lists_each_chip_once():
         sw.hardware("v5x")
 
 
-@pytest.mark.parametrize("way", ["ring", "bidirectional"])
+@pytest.mark.parametrize("way", ["ring", "bidirectional", "folded"])
 def test_asked_for_a_ring_simulated_devices_gather_and_multiply(way):
     """Both hide nothing there, and who asks for a ring is shown the one that guides draw first."""
     sizes = {"I": 2048, "J": 2048, "K": 2048}

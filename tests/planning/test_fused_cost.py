@@ -263,8 +263,8 @@ def test_a_name_gives_only_programs_that_have_it(name: str):
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
-        (AG, "rotate", "no program of this equation has it: it has bidirectional, ring"),
-        (RS, "rotate", "no program of this equation has it: it has bidirectional, ring, scatter"),
+        (AG, "rotate", "no program of this equation has it: it has bidirectional, folded, ring"),
+        (RS, "rotate", "no program of this equation has it: it has bidirectional, folded, ring, scatter"),
         (
             "A[I, J] · B[J, K] -> C[I, K]",
             "ring",

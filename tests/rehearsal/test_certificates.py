@@ -57,7 +57,7 @@ def test_random_plans_are_compiled_as_planned_and_no_tampered_program_passes(blo
     assert counts["tampered programs caught"] >= PLANS
 
 
-@pytest.mark.parametrize("overlap", [False, "ring", "bidirectional", "scatter", "rotate"])
+@pytest.mark.parametrize("overlap", [False, "ring", "bidirectional", "folded", "scatter", "rotate"])
 def test_compiled_collectives_name_their_step_in_derivatives_too(overlap: bool | str):
     equation = {"scatter": SCATTER, "rotate": ROTATE}.get(str(overlap), SPREAD)
     plan = planned(equation, "x=4" if overlap != "rotate" else "x=2, y=2", overlap=overlap, I=16, J=16, K=16)

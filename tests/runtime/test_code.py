@@ -38,7 +38,7 @@ CASES = [
     (name, mesh, way)
     for name, (_, kind) in EQUATIONS.items()
     for mesh, way in itertools.product(MESHES[kind], ["ring", "bidirectional", "scatter", "rotate"][: 3 + (kind == "xy")])
-]
+] + [(name, "x=4", "folded") for name, (_, kind) in EQUATIONS.items() if kind == "x"]
 SIZE = 24
 
 
@@ -114,7 +114,7 @@ CHUNKED = [
 
 
 @pytest.mark.parametrize(("equation", "step"), CHUNKED)
-@pytest.mark.parametrize(("way", "chunks"), [("ring", 2), ("bidirectional", 3), ("bidirectional", 100)])
+@pytest.mark.parametrize(("way", "chunks"), [("ring", 2), ("folded", 2), ("bidirectional", 3), ("bidirectional", 100)])
 @pytest.mark.parametrize("n", [3, 4])
 def test_chunks_that_do_and_do_not_divide_a_block(equation, step, way, chunks, n):
     inputs = tuple((operand.name, operand.layout) for operand in sw.parse(equation).operands)

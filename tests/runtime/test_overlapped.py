@@ -29,7 +29,7 @@ from shardwise.steps import EinsumGather, GatherEinsum
 
 pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
 
-NAMES = ("ring", "bidirectional", "scatter", "rotate")
+NAMES = ("ring", "bidirectional", "folded", "scatter", "rotate")
 TYPES = [AxisType.Explicit, AxisType.Auto]
 BLOCKS, DRAWN = 8, 8  # random equations: so many tests of so many
 
@@ -80,14 +80,14 @@ def known(name: str, text: str, mesh: str, has: str, **sizes: int) -> Known:
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"
 GRID = "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]"
 KNOWN = [
-    known("D6", AG, "x=8", "ring bidirectional", I=16, J=3, K=5),
-    known("D6", AG, "x=3", "ring bidirectional", I=9, J=4, K=2),
+    known("D6", AG, "x=8", "ring bidirectional folded", I=16, J=3, K=5),
+    known("D6", AG, "x=3", "ring bidirectional folded", I=9, J=4, K=2),
     known("D7", "A[I_x, J] · Y[P_x, J, K] -> C[P_x, I, K]", "x=4", "ring bidirectional scatter", I=8, P=4, J=4, K=4),
-    known("D8", "A[I, J_x] · B[J_x, K] -> C[I_x, K]", "x=8", "ring bidirectional scatter", I=16, J=8, K=3),
+    known("D8", "A[I, J_x] · B[J_x, K] -> C[I_x, K]", "x=8", "ring bidirectional folded scatter", I=16, J=8, K=3),
     known("D8 of sums", "A[I, J_x] · B[J_x, K] -> C[I, K]", "x=4", "ring bidirectional scatter", I=8, J=8, K=4),
     known("D10", GRID, "x=4, y=2", "ring bidirectional scatter rotate", I=8, J=12, K=4),
     known("D10", GRID, "x=2, y=3", "ring bidirectional scatter rotate", I=4, J=12, K=6),
-    known("TP-up", "A[I_x, J] · B[J, K_x] -> C[I, K_x]", "x=8", "ring bidirectional", I=16, J=4, K=8),
+    known("TP-up", "A[I_x, J] · B[J, K_x] -> C[I, K_x]", "x=8", "ring bidirectional folded", I=16, J=4, K=8),
     known("weights", "A[B_x, D] · W[D_x, F] -> C[B_x, F]", "x=5", "ring bidirectional scatter", B=10, D=15, F=4),
     known("three", "A[I_x, J] · B[J, K] · C[K, L_x] -> D[I, L_x]", "x=4", "ring bidirectional scatter", I=8, J=4, K=4, L=8),
 ]
@@ -96,7 +96,14 @@ FEW = [
     param
     for param in EACH
     if (param.values[0].name, param.values[1])
-    in {("D6", "bidirectional"), ("D8", "scatter"), ("D10", "rotate"), ("TP-up", "bidirectional"), ("weights", "ring")}
+    in {
+        ("D6", "bidirectional"),
+        ("D8", "folded"),
+        ("D8", "scatter"),
+        ("D10", "rotate"),
+        ("TP-up", "bidirectional"),
+        ("weights", "ring"),
+    }
 ]
 
 
@@ -242,7 +249,7 @@ def test_padded(text: str, mesh: str, shapes: list[tuple[int, int]], name: str):
 
 
 @pytest.mark.parametrize("result", ["C[I, K]", "C[I, K]{U_y}"], ids=["reduced", "still partial"])
-@pytest.mark.parametrize("name", ["ring", "bidirectional"])
+@pytest.mark.parametrize("name", ["ring", "bidirectional", "folded"])
 def test_partial_sums_are_multiplied_while_others_are_gathered(name: str, result: str):
     mesh, rng = sw.make_mesh("x=4, y=2"), np.random.default_rng(4)
     summands, b = rng.integers(-2, 3, (2, 8, 3)).astype(np.float32), rng.integers(-2, 3, (3, 5)).astype(np.float32)

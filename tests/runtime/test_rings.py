@@ -126,6 +126,7 @@ WEIGHTS = Case("B_x D, D_x F -> B_x F", "D", gathered=1)
 DOWN = Case("I J_x, J_x K -> I_x K", "I")
 SPREAD = Case("I_x J, J K -> I K", "I", checked=False, spread=True)
 WAYS = [{"way": way, "chunks": chunks} for way in ("ring", "bidirectional") for chunks in (1, 2, 3)]
+WAYS += [{"way": "folded", "chunks": 2}]
 
 
 @functools.cache
@@ -255,7 +256,7 @@ def test_running_sums_in_float32_are_nearer():
     assert errors[1] < errors[0]
 
 
-@given(st.integers(1, 9), st.sampled_from(["ring", "bidirectional"]), st.integers(1, 4), st.integers(1, 7))
+@given(st.integers(1, 9), st.sampled_from(["ring", "bidirectional", "folded"]), st.integers(1, 4), st.integers(1, 7))
 def test_every_block_arrives_once(n: int, way: Any, chunks: int, width: int):
     seen = [(0, row) for row in range(width)]
     for strand in gathering(n, way, chunks, width):

@@ -61,7 +61,7 @@ FORMS = {
     "spread, cut along K": Form(OUT, spreads, {"I": 2, "J": 1}, {"K": 128 * 12}, "K"),
 }
 MAKERS = {"gather": gather_matmul, "scatter": matmul_scatter, "spread": matmul_gather}
-HOW = list(itertools.product(("ring", "bidirectional"), (1, 2, 3, 4)))
+HOW = [*itertools.product(("ring", "bidirectional"), (1, 2, 3, 4)), ("folded", 1), ("folded", 3)]
 
 
 def within(jaxpr: Any) -> Iterator[Any]:

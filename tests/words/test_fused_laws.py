@@ -152,6 +152,9 @@ def test_nothing_that_must_be_equal_everywhere_is_added_in_orders_that_differ(ra
 # What is refused.
 
 
+A_RING = "a ring goes one of ring, bidirectional, folded, in at least one chunk"
+
+
 @pytest.mark.parametrize(
     ("step", "why"),
     [
@@ -166,10 +169,19 @@ def test_nothing_that_must_be_equal_everywhere_is_added_in_orders_that_differ(ra
             RotateEinsum((AllGather("A", "J", ("y",)), AllGather("D", "J", ("x",))), PRODUCT),
             "D is gathered, but is no operand of the product, or twice",
         ),
-        (replace(GATHER, way="around"), "a ring goes one of ring, bidirectional, in at least one chunk: not 'around', 1"),
-        (replace(SCATTER, way="up"), "a ring goes one of ring, bidirectional, in at least one chunk: not 'up', 1"),
-        (replace(GATHER, chunks=0), "a ring goes one of ring, bidirectional, in at least one chunk: not 'bidirectional', 0"),
-        (replace(SCATTER, chunks=-2), "a ring goes one of ring, bidirectional, in at least one chunk: not 'bidirectional', -2"),
+        (
+            replace(GATHER, way="around"),
+            f"{A_RING}: not 'around', 1",
+        ),
+        (replace(SCATTER, way="up"), f"{A_RING}: not 'up', 1"),
+        (
+            replace(GATHER, chunks=0),
+            f"{A_RING}: not 'bidirectional', 0",
+        ),
+        (
+            replace(SCATTER, chunks=-2),
+            f"{A_RING}: not 'bidirectional', -2",
+        ),
         (
             GatherEinsum(AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("J", "K"))),
             "I is summed in A alone: there is nothing to multiply block by block",

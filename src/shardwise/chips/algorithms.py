@@ -54,6 +54,11 @@ def is_asynchronous(axes: Axes, on: Ground) -> bool:
     return not on.is_routed or (len(moving) == 1 and moving[0].is_direct)
 
 
+def is_foldable(axes: Axes, on: Ground) -> bool:
+    """Whether they do where the ring goes over every second device and back over the others, and not otherwise."""
+    return not is_asynchronous(axes, on) and len(axes) == 1 and axes[0] in on.routes and on.routes[axes[0]].folds
+
+
 def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False) -> Routes:
     """What the mesh's axes have of the torus's links for a collective, as the compilers carry it out.
 

@@ -105,7 +105,7 @@ class Route:
 
     Where it is known how it lies: `cores` says how many cores of each chip stand along it, `is_side` whether it is one side
     of the slice, all of it, and `is_direct` whether its devices, and the last and the first, stand so many links apart as a
-    power of two, in a line without a wraparound link.
+    power of two, in a line without a wraparound link; `folds` the same of a ring over every second device and back.
     """
 
     size: int
@@ -116,6 +116,7 @@ class Route:
     cores: int = 1
     is_side: bool = False
     is_direct: bool = False
+    folds: bool = False
 
 
 Routes = Mapping[str, Route]
@@ -350,6 +351,24 @@ def ring_hop(
             return Hop((price(2**20, 2**20) - price(0, 0)) / 2**20, price(0, 0), both_ways=False)
         case _:
             assert_never(hardware.links)
+
+
+def folded_hop(
+    hardware: Hardware, mesh: Mesh, axis: str, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
+) -> Hop:  # fmt: skip
+    """One step of a ring over every second device of a line and back over the others: two links, and each carries one shard.
+
+    >>> from shardwise.chips import hardware
+    >>> hop = folded_hop(hardware("tpu-v5e"), Mesh.parse("x=8"), "x")
+    >>> round(hop.seconds(45e6) * 1e6)
+    1002
+    """
+    torus = hardware.links
+    assert isinstance(torus, Torus)
+    link, route = torus.bytes_per_s.value / hardware.devices_per_chip, (routes or torus_routes(torus, mesh))[axis]
+    apart = max(1, route.hops // max(1, route.size // 2 if closes_to_a_ring(route, link) else route.size - 1))
+    latency = arithmetic.name("hop", torus.hop_seconds.value, "s") * (2 * apart)
+    return Hop(apart / arithmetic.name("W", link, "B/s", "a link"), latency, both_ways=False)
 
 
 def closes_to_a_ring(route: Route, link_bytes_per_s: float) -> bool:

@@ -12,7 +12,7 @@ from shardwise.chips import Torus, hardware
 from shardwise.chips.links import Route
 from shardwise.chips.topology import Topology
 from shardwise.errors import MeshError, counted
-from shardwise.mesh import Mesh
+from shardwise.mesh import Mesh, folded
 
 # Coordinates along the topology's shape, then the core within the chip.
 Position = tuple[int, ...]
@@ -209,8 +209,9 @@ def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Positio
         return Route(len(places), link / steps, steps, False, f"{name} {len(places)} devices, scattered")
     is_side = full == len(rings) == 1
     says = f"{name} a {' x '.join(said)}{cores}"
-    direct = all(map(_is_direct, places, (*places[1:], places[0])))
-    return Route(len(places), speed, farthest, all(rings), says, len(spans[-1]), is_side, direct)
+    visited = [places[at] for at in folded(len(places))]
+    direct, folds = (all(map(_is_direct, order, (*order[1:], order[0]))) for order in (list(places), visited))
+    return Route(len(places), speed, farthest, all(rings), says, len(spans[-1]), is_side, direct, folds)
 
 
 def _is_direct(one: Position, other: Position) -> bool:

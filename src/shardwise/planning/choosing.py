@@ -18,7 +18,7 @@ from shardwise.planning.fused_cost import priced as ring_of
 from shardwise.planning.prices import Costs, StepCost
 from shardwise.planning.problem import Problem
 from shardwise.program import Program, sums_stay_whole
-from shardwise.steps import AllGather, AllReduce, Collective, Fused, ReduceScatter, Step, collectives_of, product_of
+from shardwise.steps import AllGather, AllReduce, Collective, Fused, ReduceScatter, Step, collectives_of, moved_axes, product_of
 
 MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
 MOST_PRICED = 40
@@ -105,7 +105,7 @@ class Fusing:
         key = self._key(step, before)
         known = self._fastest.get(key)
         if known is None:
-            known = self._fastest[key] = self.fastest_of(forms_of(step), before)
+            known = self._fastest[key] = self.fastest_of(forms_of(step, self.costs.ways(moved_axes(step))), before)
         return known
 
     def fastest_of(self, forms: Iterable[Fused], before: Mapping[str, Layout]) -> Fused:
@@ -136,7 +136,7 @@ class Fusing:
         first_half = part not in kept  # of a sum
         sent = kept[AllReduce(part.array, part.axes)].wire_bytes / 2 if first_half else kept[part].wire_bytes
         block = sent / (self.task.mesh.extent(part.axes) - 1)
-        return moving_seconds(self.costs, part.axes, "bidirectional", block)
+        return min(moving_seconds(self.costs, part.axes, way, block) for way in self.costs.ways(part.axes))
 
     def at_least(self, program: Program, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
         """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""

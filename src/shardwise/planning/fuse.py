@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from shardwise.errors import LayoutError, ProgramError
@@ -22,6 +22,7 @@ from shardwise.steps import (
     ReduceScatter,
     RotateEinsum,
     Step,
+    Way,
     consumed,
     moved_axes,
     touched,
@@ -153,17 +154,18 @@ def _widest(layout: Layout, step: AllReduce, sizes: Mapping[str, int], program: 
     return max(fitting, key=lambda dim: local[dim], default=None)
 
 
-def forms_of(step: Fused) -> Iterator[Fused]:
-    """A fused step in every way and number of chunks that it may go."""
+def forms_of(step: Fused, ways: Sequence[Way] = WAYS) -> Iterator[Fused]:
+    """A fused step in each of these ways and every number of chunks that it may go."""
     if isinstance(step, RotateEinsum):
         yield step
         return
-    for way, chunks in itertools.product(WAYS, SPREAD_CHUNKS if isinstance(step, EinsumGather) else CHUNKS):
-        yield replace(step, way=way, chunks=chunks)
+    for way, chunks in itertools.product(ways, SPREAD_CHUNKS if isinstance(step, EinsumGather) else CHUNKS):
+        if way != "folded" or len(moved_axes(step)) == 1:
+            yield replace(step, way=way, chunks=chunks)
 
 
 def names_of(step: Step) -> frozenset[str]:
-    """What `overlap=` may call a step: `ring`, `bidirectional`, `scatter`, `rotate`."""
+    """What `overlap=` may call a step: `ring`, `bidirectional`, `folded`, `scatter`, `rotate`."""
     match step:
         case GatherEinsum(way=way) | EinsumGather(way=way):
             return frozenset({way})

@@ -15,7 +15,7 @@ from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatt
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
 from shardwise.schedule.strands import is_one_product
-from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,11 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
 
 
 def _ring(
-    events: Events, width: int, costs: Costs, axes: tuple[str, ...], way: str, block: float, flops: float,
+    events: Events, width: int, costs: Costs, axes: tuple[str, ...], way: Way, block: float, flops: float,
     multiply: MatmulSeconds, *, flops_of_block: float,
 ) -> Priced:  # fmt: skip
     """A ring whose blocks have so many bytes; hops take no account of who sends."""
-    hop, n = costs.hop(axes), costs.mesh.extent(axes)
+    hop, n = costs.hop(axes, way), costs.mesh.extent(axes)
 
     def moved(share: float, _: Send | None = None) -> float:
         return costs.arithmetic.name("H", hop.seconds(share * block), "s", "a hop")
@@ -153,9 +153,9 @@ def _ring(
     return Priced(events, width, links, multiply, None, lanes, moving, flops, (n - 1) * block, 2 * block)
 
 
-def moving_seconds(costs: Costs, axes: tuple[str, ...], way: str, block: float) -> float:
+def moving_seconds(costs: Costs, axes: tuple[str, ...], way: Way, block: float) -> float:
     """How long blocks of so many bytes take to go round a ring, if nothing holds them up."""
-    hop = costs.hop(axes)
+    hop = costs.hop(axes, way)
     one = costs.arithmetic.name("H", hop.seconds(block), "s", "a hop")
     return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways and hop.asynchronous else 1)
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from shardwise.chips import Compiler, Hardware, Memory, Torus
-from shardwise.chips.algorithms import Ground, is_asynchronous, is_summed, used_routes
+from shardwise.chips.algorithms import Ground, is_asynchronous, is_foldable, is_summed, used_routes
 from shardwise.chips.links import (
     FLOATS,
     Arithmetic,
     Hop,
     Pricer,
     Routes,
+    folded_hop,
     memory_seconds,
     pricer,
     ring_hop,
@@ -22,7 +23,7 @@ from shardwise.chips.links import (
 )
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.steps import CollectiveKind
+from shardwise.steps import CollectiveKind, Way
 
 ITEM_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -101,7 +102,7 @@ class Costs:
     shape: tuple[int, ...] | None = None
     arithmetic: Arithmetic = FLOATS
     _prices: dict[tuple[str, Axes, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
-    _hops: dict[Axes, Hop] = field(default_factory=dict, compare=False, repr=False)
+    _hops: dict[tuple[Axes, bool], Hop] = field(default_factory=dict, compare=False, repr=False)
     ground: Ground | None = field(init=False, compare=False, repr=False)  # what collectives run on, on a torus
 
     def __post_init__(self) -> None:
@@ -223,15 +224,25 @@ class Costs:
         compiler = self.hardware.compiler
         return 0.0 if compiler is None else cut_bytes * self.hardware.sharers(self.mesh) / compiler.cut_bytes_per_s.value
 
-    def hop(self, axes: Axes) -> Hop:
+    def hop(self, axes: Axes, way: Way = "ring") -> Hop:
         """One step of a ring over mesh axes."""
-        hop = self._hops.get(axes)
+        key = axes, way == "folded"
+        hop = self._hops.get(key)
         if hop is None:
-            hop = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic)
-            if self.ground is not None and not is_asynchronous(axes, self.ground):
+            if way == "folded" and self.ground is not None:
+                hop = folded_hop(self.hardware, self.mesh, axes[0], self.ground.routes, self.arithmetic)
+            else:
+                hop = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic)
+            if self.ground is not None and not (is_asynchronous(axes, self.ground) or way == "folded"):
                 hop = replace(hop, asynchronous=False)
-            self._hops[axes] = hop
+            self._hops[key] = hop
         return hop
+
+    def ways(self, axes: Axes) -> tuple[Way, ...]:
+        """The ways that a ring over mesh axes may go that are worth a look."""
+        if self.ground is not None and is_foldable(axes, self.ground):
+            return ("folded", "ring")
+        return ("ring", "bidirectional")
 
     def slice(self, out_bytes: float, minor: bool = False) -> float:
         """Seconds to copy the kept part; of a `minor` dimension, the last, a TPU copies it as slowly as it lays one out."""

@@ -193,6 +193,7 @@ def _ring_call(
     options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"
     options += f", chunks={step.chunks}" if step.chunks > 1 else ""
     options += f", along={letters[along]!r}" if along is not None and along != moved.dim else ""
+    options += ", ring=(folded_shift, folded_owner)" if step.way == "folded" else ""
     return f"{_RINGS[type(step)]}({terms!r}, {', '.join(variables[array] for array in operands)}, {options})"
 
 
@@ -211,6 +212,7 @@ def _helpers(program: Program) -> list[str]:
                 in_order = moved.axes == tuple(axis for axis in program.mesh.names if axis in moved.axes)
                 ring = _RINGS[type(step)]
                 found |= {"shift" if in_order else "shift_in_any_order", ring, *code_rings.NEEDS[ring]}
+                found |= set(code_rings.FOLDED) if step.way == "folded" else set()
             case RotateEinsum():
                 found.add(_RINGS[type(step)])
     if "shift_in_any_order" in found:  # it takes them in the mesh's order, too

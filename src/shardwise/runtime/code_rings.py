@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardwise.mesh import folded  # copied
 from shardwise.schedule.strands import Strand, cuts, gathering, is_one_product, scattering, side_by_side  # noqa: F401  copied
 
 
@@ -34,7 +35,25 @@ def shift_in_any_order(x, axes, way):
     return lax.ppermute(x, in_order, [(ring[k], ring[(k + way) % n]) for k in range(n)])
 
 
-def gather_einsum(terms, block, *others, dim, axes, way, chunks=1):
+def owner(axes, away):
+    """The position of the device so many places above this one along `axes`."""
+    return (lax.axis_index(axes) + away) % lax.axis_size(axes)
+
+
+def folded_shift(x, axes, way):
+    """What arrives when every device sends `x` to the next one of a ring over every second device and back over the others."""
+    n = lax.axis_size(axes)
+    ring = folded(n)
+    return lax.ppermute(x, axes, [(ring[k], ring[(k + way) % n]) for k in range(n)])
+
+
+def folded_owner(axes, away):
+    """The position of the device so many places above this one on a ring over every second device and back over the others."""
+    ring = folded(lax.axis_size(axes))
+    return jnp.asarray(ring)[(jnp.asarray(np.argsort(ring))[lax.axis_index(axes)] + away) % len(ring)]
+
+
+def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, owner)):
     """`jnp.einsum(terms, ...)` of every device's block, gathered along `dim`, with the others.
 
     The blocks go round a ring, one way or both, in so many chunks each. What arrives is sent on and multiplied at once:
@@ -42,7 +61,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1):
     """
     inputs, out = terms.split("->")
     term, *other_terms = inputs.split(",")
-    n, place, at = lax.axis_size(axes), lax.axis_index(axes), term.index(dim)
+    n, at, (move, above) = lax.axis_size(axes), term.index(dim), ring
     width = block.shape[at]
 
     def factors(part, start, arrays):
@@ -78,29 +97,29 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1):
         return product if result is None else result + product
 
     strands = gathering(n, way, chunks, width)
-    flying = {k: shift(lax.slice_in_dim(block, *strand.span, axis=at), axes, strand.way) for k, strand in enumerate(strands)}
+    flying = {k: move(lax.slice_in_dim(block, *strand.span, axis=at), axes, strand.way) for k, strand in enumerate(strands)}
     taken = laid if dim in out else added
-    result = taken(None, [block], [place * width])
+    result = taken(None, [block], [above(axes, 0) * width])
     for hop in range(1, 1 + max((strand.hops for strand in strands), default=0)):
         for group in side_by_side(strands):
             here = [k for k in group if strands[k].hops >= hop]
             if here:  # Without a barrier the compiler sends everything first, or multiplies everything last.
                 arrived, result = lax.optimization_barrier(([flying[k] for k in here], result))
                 for k, part in zip(here, arrived, strict=True):
-                    flying[k] = shift(part, axes, strands[k].way) if strands[k].hops > hop else None
-                starts = [(place - strands[k].way * hop) % n * width + strands[k].span[0] for k in here]
+                    flying[k] = move(part, axes, strands[k].way) if strands[k].hops > hop else None
+                starts = [above(axes, -strands[k].way * hop) * width + strands[k].span[0] for k in here]
                 result = taken(result, arrived, starts)
     return result
 
 
-def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None):
+def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(shift, owner)):
     """`jnp.einsum(terms, *operands)` summed over the devices along `axes`, of which each keeps its part of `dim`.
 
     A sum begins one place past its home, travels up, or one half up and the other down, and takes up one more product at
     every stop: while one part of it travels, another is multiplied. It is cut into parts along `dim`, or `along` another.
     """
     inputs, out = terms.split("->")
-    n, place, along = lax.axis_size(axes), lax.axis_index(axes), along or dim
+    n, along, (move, above) = lax.axis_size(axes), along or dim, ring
     sizes = {
         d: size for x, term in zip(operands, inputs.split(","), strict=True) for d, size in zip(term, x.shape, strict=True)
     }
@@ -121,11 +140,11 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None):
     least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
     for hop in range(1, n + 1):
         for k, strand in enumerate(strands):
-            start = (place - strand.way * hop) % n * width
+            start = above(axes, -strand.way * hop) * width
             if hop == 1:
                 last = sums[k] = product(operands, start, strand.span)
                 continue
-            arrived = shift(sums[k], axes, strand.way)
+            arrived = move(sums[k], axes, strand.way)
             # One product after the other, each when its sum is here: else the compiler multiplies everything first.
             small, arrived, last = lax.optimization_barrier((operands[least], arrived, last))
             last = sums[k] = product([*operands[:least], small, *operands[least + 1 :]], start, strand.span) + arrived
@@ -138,14 +157,14 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None):
     return result
 
 
-def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None):
+def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(shift, owner)):
     """`jnp.einsum(terms, *operands)`, one device's block along `dim`, of which every device receives all.
 
     The block is made in so many chunks, cut along `dim` or `along` another. Each goes round the ring, one way or both, as
     soon as it is there, while the next is multiplied.
     """
     inputs, out = terms.split("->")
-    n, place, along = lax.axis_size(axes), lax.axis_index(axes), along or dim
+    n, along, (move, above) = lax.axis_size(axes), along or dim, ring
     sizes = {
         d: size for x, term in zip(operands, inputs.split(","), strict=True) for d, size in zip(term, x.shape, strict=True)
     }
@@ -154,7 +173,7 @@ def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None):
         """A part of the block of the device so many places above."""
         if result is None:  # room, which is not filled: every block has its place
             result = lax.empty(tuple(sizes[d] * (n if d == dim else 1) for d in out), part.dtype)
-        starts = {dim: (place + away) % n * sizes[dim]}
+        starts = {dim: above(axes, away) * sizes[dim]}
         starts[along] = starts.get(along, 0) + span[0]
         return lax.dynamic_update_slice(result, part, [starts.get(d, 0) for d in out])
 
@@ -175,12 +194,12 @@ def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None):
             if here:
                 arrived, result, part = lax.optimization_barrier(([flying[k] for k in here], result, part))
                 for k, block in zip(here, arrived, strict=True):
-                    flying[k] = shift(block, axes, strands[k].way) if strands[k].hops > hop else None
+                    flying[k] = move(block, axes, strands[k].way) if strands[k].hops > hop else None
                 for k, block in zip(here, arrived, strict=True):
                     result = laid(result, block, -strands[k].way * hop, strands[k].span)
         if part is not None:
             for k in groups[tick]:
-                flying[k] = shift(part, axes, strands[k].way)
+                flying[k] = move(part, axes, strands[k].way)
             result = laid(result, part, 0, span)
     return result
 
@@ -227,17 +246,19 @@ def rotate_einsum(terms, *operands, dim, axes):
 
 
 SHIFTS = ("shift", "shift_in_any_order")
-STRANDS = ("Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_product")
+STRANDS = ("folded", "Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_product")
 RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
-HELPERS = (*SHIFTS, *STRANDS, *RINGS)  # in the order in which they are written
+FOLDED = ("folded", "folded_shift", "folded_owner")
+HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS)  # in the order in which they are written
 NEEDS = {  # what each ring calls
-    "gather_einsum": ("Strand", "cuts", "gathering", "side_by_side", "is_one_product"),
-    "einsum_scatter": ("Strand", "cuts", "scattering"),
-    "einsum_gather": ("Strand", "cuts", "gathering", "side_by_side"),
+    "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_product"),
+    "einsum_scatter": ("owner", "Strand", "cuts", "scattering"),
+    "einsum_gather": ("owner", "Strand", "cuts", "gathering", "side_by_side"),
     "rotate_einsum": (),
 }
 IMPORTS = {
     "shift_in_any_order": ("import numpy as np",),
+    "folded_owner": ("import numpy as np",),
     "rotate_einsum": ("import itertools", "import math"),
     "Strand": ("from typing import NamedTuple",),
 }

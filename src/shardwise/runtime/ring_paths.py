@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardwise.mesh import folded
 from shardwise.schedule.makers import UNROLL
 from shardwise.schedule.places import Pairs
 from shardwise.steps import Way
@@ -16,10 +18,11 @@ from shardwise.steps import Way
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The devices along `axes` in a circle, the first axis the major one."""
+    """The devices along `axes` in a circle, the first axis the major one; or folded, over every second one and back."""
 
     axes: tuple[str, ...]
     n: int
+    is_folded: bool = False
 
     def sent(self, array: Any, pairs: Pairs) -> Any:
         """What arrives here when every device sends `array` to the place that the pairs say."""
@@ -33,8 +36,12 @@ class Ring:
         return axes, numbers.transpose([axes.index(axis) for axis in self.axes]).reshape(-1).tolist()
 
     def place(self, away: int) -> Any:
-        """The position that is `away` places above this device's."""
-        return (lax.axis_index(self.axes) + away) % self.n
+        """The position of the device that is `away` places of the circle above this one."""
+        here = lax.axis_index(self.axes)
+        if not self.is_folded:
+            return (here + away) % self.n
+        order = folded(self.n)
+        return jnp.asarray(order)[(jnp.asarray(np.argsort(order))[here] + away) % self.n]
 
 
 @dataclass(frozen=True, slots=True)

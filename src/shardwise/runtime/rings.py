@@ -62,7 +62,7 @@ def gather_einsum(
     assert dim in wanted.out or any(dim in term for term in wanted.terms[1:]), f"{dim} is summed alone: sum first, then gather"
     if n == 1:
         return product([arrays[k] for k in order], wanted, numbers)
-    job = Gather(_ring(axes, n), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save), numbers)
+    job = Gather(_ring(axes, n, way), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save), numbers)
     block, *others = _all_varying([arrays[k] for k in order], job.ring)
     return gather_ring(job, block, [others])[0]
 
@@ -92,7 +92,7 @@ def einsum_scatter(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return product(arrays, wanted, numbers)
-    job = Scatter(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll, save), numbers)
+    job = Scatter(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll, save), numbers)
     return scatter_ring(job, [_all_varying(arrays, job.ring)])
 
 
@@ -116,7 +116,7 @@ def einsum_gather(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return product(arrays, wanted, numbers)
-    job = Spread(_ring(axes, n), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
+    job = Spread(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
     return spread_ring(job, [_all_varying(arrays, job.ring)])
 
 
@@ -144,8 +144,8 @@ def rotate_einsum(
     return rotation(job, [as_varying(array, varying) for array in arrays])
 
 
-def _ring(axes: Axes, n: int) -> Ring:
-    return Ring((axes,) if isinstance(axes, str) else tuple(axes), n)
+def _ring(axes: Axes, n: int, way: Way) -> Ring:
+    return Ring((axes,) if isinstance(axes, str) else tuple(axes), n, is_folded=way == "folded")
 
 
 def _all_varying(arrays: Sequence[Any], ring: Ring) -> list[Any]:

@@ -58,7 +58,7 @@ class Send:
     """Every device sends a part; when it has come, `Await` of the same `transfer` is over.
 
     `way`: up (1) or down (-1): transfers of one way queue for the same links. `part` is what this device sends, to its
-    neighbour on a ring of so many `places`; or in a rotation as from one step to another of its `turn`.
+    neighbour on a ring of so many `places`, which may be folded; or in a rotation as from one step to another of its `turn`.
     """
 
     transfer: int
@@ -66,12 +66,13 @@ class Send:
     part: Part
     places: int = 0
     turn: Turn | None = None
+    is_folded: bool = False
 
     @property
     def pairs(self) -> Pairs:
         """Who sends to whom, by their places on the ring or on the grid."""
         if self.turn is None:
-            return neighbours(self.places, self.way)
+            return neighbours(self.places, self.way, self.is_folded)
         return self.turn.grid.pairs(self.transfer, self.turn.before, self.turn.after)
 
     def __str__(self) -> str:

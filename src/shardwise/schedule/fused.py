@@ -72,7 +72,7 @@ def scattered_along(
     Every strand's product reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
     are too small for that, it is the one that costs the least.
     """
-    parts = chunks * (1 if way == "ring" else 2)
+    parts = chunks * (2 if way == "bidirectional" else 1)
     return dim if sizes[dim] >= parts * ENOUGH else least_read_again(out, terms, sizes, dim, parts)
 
 

@@ -29,7 +29,7 @@ def gather_matmul(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
     await 0, 1
     multiply -1[0:4] and +1[0:4]
     """
-    strands = gathering(n, way, chunks, width)
+    ring, strands = (n, way), gathering(n, way, chunks, width)
     groups = side_by_side(strands)
 
     def hop(number: int, last: bool = True, step: int = 0) -> Iterator[Event]:
@@ -42,10 +42,10 @@ def gather_matmul(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
             yield Await(tuple(here))
             for k in here:
                 if not last or strands[k].hops > number + 1:
-                    yield _send(n, k, strands[k].way, parts[k])
+                    yield _send(ring, k, strands[k].way, parts[k])
             yield Matmul(tuple(parts.values()), tuple(here))
 
-    begun = [_send(n, k, strand.way, Part(0, strand.span)) for k, strand in enumerate(strands)]
+    begun = [_send(ring, k, strand.way, Part(0, strand.span)) for k, strand in enumerate(strands)]
     found: list[Event] = [*begun, Matmul((Part(0, (0, width)),))]
     hops = [strand.hops for strand in strands]
     trips = _trips(n, min(hops, default=0) - 1, unroll)
@@ -68,7 +68,7 @@ def matmul_scatter(n: int, way: Way, chunks: int, width: int, unroll: int = UNRO
     await 0
     multiply -2[0:4]
     """
-    strands = scattering(n, way, chunks, width)
+    ring, strands = (n, way), scattering(n, way, chunks, width)
     last = len(strands) - 1
 
     def part(k: int, number: int, step: int = 0) -> Part:
@@ -77,13 +77,13 @@ def matmul_scatter(n: int, way: Way, chunks: int, width: int, unroll: int = UNRO
     def hop(number: int, step: int = 0) -> Iterator[Event]:
         """Every strand's sum takes up a product, and is sent on."""
         if number:  # so the last strand's transfer is behind the first one's product of the next hop, in a loop too
-            yield _send(n, last, strands[last].way, part(last, number - 1, step))
+            yield _send(ring, last, strands[last].way, part(last, number - 1, step))
         for k in range(len(strands)):
             if number:
                 yield Await((k,))
             yield Matmul((part(k, number, step),), (k,) if number else ())
             if k != last and number < n - 1:
-                yield _send(n, k, strands[k].way, part(k, number, step))
+                yield _send(ring, k, strands[k].way, part(k, number, step))
 
     found: list[Event] = [*hop(0)]
     trips = _trips(n, n - 2, unroll)
@@ -105,7 +105,7 @@ def matmul_gather(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
     await 0
     copy -1[0:4]
     """
-    strands = gathering(n, way, chunks, width)
+    ring, strands = (n, way), gathering(n, way, chunks, width)
     groups = side_by_side(strands)
 
     def moved(tick: int, begun: int, last: bool = True, step: int = 0) -> Iterator[Event]:
@@ -119,14 +119,14 @@ def matmul_gather(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
             yield Await(tuple(here))
             for k in here:
                 if not last or strands[k].hops > hop:
-                    yield _send(n, k, strands[k].way, parts[k])
+                    yield _send(ring, k, strands[k].way, parts[k])
             for k in here:
                 yield Copy(parts[k], k)
 
     found: list[Event] = []
     for tick, group in enumerate(groups):
         own = Part(0, strands[group[0]].span)
-        found += [Matmul((own,)), *moved(tick, tick), *(_send(n, k, strands[k].way, own) for k in group), Copy(own)]
+        found += [Matmul((own,)), *moved(tick, tick), *(_send(ring, k, strands[k].way, own) for k in group), Copy(own)]
     hops, parts = [strand.hops for strand in strands], len(groups)
     trips = _trips(n, min(hops, default=0) - parts, unroll)
     if trips:  # all parts travel on
@@ -166,8 +166,8 @@ def rotate_matmul(sizes: Pair) -> Events:
     return tuple(found)
 
 
-def _send(n: int, transfer: int, way: int, part: Part) -> Send:
-    return Send(transfer, way, part, places=n)
+def _send(ring: tuple[int, Way], transfer: int, way: int, part: Part) -> Send:
+    return Send(transfer, way, part, places=ring[0], is_folded=ring[1] == "folded")
 
 
 def _trips(n: int, hops: int, unroll: int) -> int:

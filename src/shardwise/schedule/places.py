@@ -11,20 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.layout import Axes
-from shardwise.mesh import Mesh
+from shardwise.mesh import Mesh, folded
 
 Pair = tuple[int, int]  # who sends to whom, by their places
 Pairs = tuple[Pair, ...]
 
 
 @functools.lru_cache(maxsize=1024)
-def neighbours(n: int, way: int) -> Pairs:
+def neighbours(n: int, way: int, is_folded: bool = False) -> Pairs:
     """Who sends to whom when every position of a circle sends one place up (`way` = 1) or down (-1).
 
-    >>> neighbours(3, -1)
-    ((0, 2), (1, 0), (2, 1))
+    >>> neighbours(3, -1), neighbours(4, 1, is_folded=True)
+    (((0, 2), (1, 0), (2, 1)), ((0, 2), (1, 0), (2, 3), (3, 1)))
     """
-    return tuple((place, (place + way) % n) for place in range(n))
+    order = folded(n) if is_folded else range(n)
+    return tuple(sorted((order[place], order[(place + way) % n]) for place in range(n)))
 
 
 @dataclass(frozen=True, slots=True)

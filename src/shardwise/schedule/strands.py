@@ -36,7 +36,7 @@ def gathering(n: int, way: str, chunks: int, width: int) -> list[Strand]:
     [Strand(way=1, span=(0, 6), hops=2), Strand(way=-1, span=(0, 6), hops=1)]
     """
     parts = cuts(width, chunks)
-    if way == "ring":
+    if way != "bidirectional":
         return [Strand(1, part, n - 1) for part in parts if n > 1]
     near, opposite = (n - 1) // 2, (n - 1) % 2
     strands = []
@@ -52,7 +52,7 @@ def scattering(n: int, way: str, chunks: int, width: int) -> list[Strand]:
     >>> scattering(3, "bidirectional", 1, 6)
     [Strand(way=1, span=(0, 3), hops=2), Strand(way=-1, span=(3, 6), hops=2)]
     """
-    ways = (1,) if way == "ring" else (1, -1)
+    ways = (1, -1) if way == "bidirectional" else (1,)
     return [Strand(ways[k % len(ways)], part, n - 1) for k, part in enumerate(cuts(width, chunks * len(ways)))]
 
 
