@@ -270,7 +270,7 @@ def test_what_overlap_may_call_them():
     assert names_of(ROTATE) == {"rotate"}
     assert list(forms_of(ROTATE)) == [ROTATE]
     assert names_of(SPREAD) == {"bidirectional"}
-    for step, count in ((GATHER, 4), (SCATTER, 4), (SPREAD, 6)):
+    for step, count in ((GATHER, 6), (SCATTER, 6), (SPREAD, 9)):
         forms = list(forms_of(step))
         assert step in forms
         assert len(set(forms)) == len(forms) == count

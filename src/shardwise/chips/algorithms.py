@@ -103,7 +103,7 @@ def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, c
     """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
 
     It does over all devices of a slice, from some number of them on; and, on chips of one core, where a scatter's blocks are
-    `uncut`: no even number of tiles.
+    `uncut`: no even number of tiles, or rows that end within one.
     """
     count = on.mesh.extent(axes)
     match kind:

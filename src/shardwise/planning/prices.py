@@ -128,7 +128,7 @@ class Costs:
             seconds = self.arithmetic.name("", self._price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
         else:
             seconds = self._price(kind, axes, odd=blocks.tiles == "odd")(in_bytes, out_bytes)
-        laid = self._laying(kind, axes, in_bytes, out_bytes, blocks, summed)
+        laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 
     def _price(self, kind: CollectiveKind, axes: Axes, odd: bool = False) -> Pricer:
@@ -151,9 +151,7 @@ class Costs:
             return False
         return is_summed(kind, axes, out_bytes, blocks.tiles in ("one", "loose"), compiler, self.ground)
 
-    def _laying(
-        self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool
-    ) -> float:  # fmt: skip
+    def _laying(self, kind: CollectiveKind, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:
         """Seconds in which a collective's blocks are laid out in memory, beside their transfer."""
         links, compiler = self.hardware.links, self.hardware.compiler
         if isinstance(links, Memory):
@@ -175,12 +173,6 @@ class Costs:
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
             case "all-gather" if blocks.tiles == "loose":
                 return self.copy(out_bytes)
-            case "reduce-scatter" if summed and (blocks.tiles == "loose" or (is_ragged(blocks) and blocks.minor)):
-                return self.copy(in_bytes if self.ground.whole(axes) else 2 * out_bytes)
-            case "reduce-scatter" if (blocks.tiles == "one" and summed) or (is_ragged(blocks) and not summed):
-                return 2 * self.copy(out_bytes)  # the blocks are padded, sent, and put right
-            case "reduce-scatter" if blocks.tiles == "loose":
-                return self.copy(in_bytes)
             case "all-reduce" if self.hardware.devices_per_chip > 1:
                 return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
@@ -330,7 +322,10 @@ def _is_loose(last: int) -> bool:
 
 
 def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
-    """How the blocks of a scatter lie; `one` that are no even number of tiles and cannot be laid the other way round."""
+    """How the blocks of a scatter lie; `one` that are no even number of tiles and cannot be laid the other way round.
+
+    The product before it is laid out as the scatter wants it: nothing is copied.
+    """
     tiles = _tiles(len(shard) - dim, shard[dim])
     if dim < len(shard) - 1:
         return "loose" if _is_loose(shard[-1]) else tiles
