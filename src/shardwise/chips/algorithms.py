@@ -71,6 +71,8 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
       16, the first two folded into one.
     """
     cores = on.hardware.devices_per_chip
+    if on.shape is None and cores > 1:
+        return on.routes  # which cores share a chip is not known
     moving = [axis for axis in axes if axis in on.routes]
     sides = [on.routes[axis] for axis in moving if on.routes[axis].size > on.routes[axis].cores]
     if cores > 1:
@@ -109,7 +111,7 @@ def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, c
     match kind:
         case "reduce-scatter":
             large = on.whole(axes) and on.is_even and count >= compiler.scatter_summed_from.value
-            return large or (uncut and on.hardware.devices_per_chip == 1)
+            return large or (uncut and on.hardware.devices_per_chip == 1 and on.shape is not None)
         case "all-gather":
             large = count >= compiler.gather_summed_from.value and out_bytes <= compiler.gather_summed_bytes.value
             return on.whole(axes) and large

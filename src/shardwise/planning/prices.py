@@ -173,7 +173,7 @@ class Costs:
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
             case "all-gather" if blocks.tiles == "loose":
                 return self.copy(out_bytes)
-            case "all-reduce" if self.hardware.devices_per_chip > 1:
+            case "all-reduce" if self.hardware.devices_per_chip > 1 and self.shape is not None:
                 return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
                 return 0.0
