@@ -1,0 +1,82 @@
+"""A diagnosis as text that a person acts on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from shardwise.compiled.table import standing_out
+from shardwise.errors import counted, leading, one_line
+from shardwise.functions.diagnosis import Diagnosis, Place
+from shardwise.units import bytes_text, seconds_text
+
+MOST_PLACES = 20
+WIDTH = 160
+SHOWN = 3  # names of one place
+
+
+def told(diagnosis: Diagnosis) -> str:
+    """The whole diagnosis as text."""
+    return "\n".join(map(one_line, _lines(diagnosis)))
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """What was looked at, and what it moves.
+
+    `step on mesh x=4, y=2: data moves at 8 places, each device sends 8.09 MB a call, 210 us on tpu-v5e`
+    """
+    where = f"{diagnosis.name} on {diagnosis.mesh.told}"
+    if diagnosis.totals is None:
+        return f"{where}: Shardy's view is not to be had"
+    if not diagnosis.places:
+        return f"{where}: nothing moves"
+    sends = f"each device sends {bytes_text(diagnosis.totals.wire_bytes)} a call"
+    times = f"{seconds_text(diagnosis.totals.moving_seconds)} on {diagnosis.hardware} (modelled)"
+    return f"{where}: data moves at {counted(len(diagnosis.places), 'place')}, {sends}, {times}"
+
+
+def _lines(diagnosis: Diagnosis) -> Iterator[str]:
+    yield leading(headline(diagnosis))
+    for number, place in enumerate(diagnosis.places[:MOST_PLACES], 1):
+        yield from place_lines(number, place)
+    if rest := diagnosis.places[MOST_PLACES:]:
+        sent = bytes_text(sum(place.wire_bytes for place in rest))
+        yield f"... and {counted(len(rest), 'place')} more, {sent} (diagnosis.places, --json)"
+    if diagnosis.truth is not None:
+        yield ""
+        yield from str(diagnosis.truth).split("\n")
+    yield from standing_out(diagnosis.findings)
+    yield from (f"unread  {each}" for each in diagnosis.unread)
+    yield from (f"note    {each}" for each in diagnosis.notes)
+
+
+def place_lines(number: int, place: Place) -> Iterator[str]:
+    """One place: where, what moves, why, and the way out."""
+    where = place.line.short if place.line else "no line of yours"
+    yield f"{number}. {where}" + (f"    {place.text}" if place.text else "")
+    more = len(place.subjects) - SHOWN
+    what = ", ".join(place.subjects[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    yield from _folded("moves", f"{what}: {place.before} -> {place.after}")
+    yield from _folded("costs", cost(place))
+    if place.cause.equation:
+        yield from _folded("in", place.cause.equation)
+    yield from _folded("because", place.cause.says)
+    for note in place.notes:
+        yield from _folded("note", note)
+    if place.remedy is not None:
+        yield from _folded("way out", place.remedy.says)
+        if place.remedy.paste is not None:
+            yield from _folded("paste", str(place.remedy.paste))
+
+
+def cost(place: Place) -> str:
+    """What a place costs: the collectives, how often, bytes and seconds."""
+    kinds = ", ".join(f"{kind} over {', '.join(axes)}" for kind, axes in place.collectives)
+    times = "as often as a loop turns that cannot be read" if place.times is None else f"{place.times} times" if place.times != 1 else ""
+    return ", ".join(each for each in (kinds, times, bytes_text(place.wire_bytes), seconds_text(place.seconds)) if each)
+
+
+def _folded(name: str, text: str) -> Iterator[str]:
+    before = f"   {name:<8} "
+    for number, line in enumerate(textwrap.wrap(text, WIDTH - len(before), break_long_words=False, break_on_hyphens=False)):
+        yield (" " * len(before) if number else before) + line
