@@ -88,6 +88,7 @@ views.offer(
             "Picture": "shardwise.pictures.plain_text:text",
             "Ranking": "shardwise.planning.explain:explain",
             "Timeline": "shardwise.schedule.timeline_text:drawn",
+            "Truth": "shardwise.functions.diagnosis_text:compared",
         },
         "trace": {"Timeline": "shardwise.schedule.chrome:trace"},
         "blocks": {"Placement": "shardwise.pictures.boards:blocks"},

@@ -23,6 +23,7 @@ from shardwise.functions.diagnosis import Diagnosis, Place
 from shardwise.functions.pasting import text_of
 from shardwise.functions.pricing import Price, Where, hardware_for, price, totals
 from shardwise.functions.remedies import remedied
+from shardwise.functions.truth import HERE, beside
 from shardwise.intent.flowgraph import Graph
 from shardwise.intent.movements import Movement, movements
 from shardwise.intent.propagation import intended
@@ -52,7 +53,8 @@ def doctor(
         function: jitted or plain.
         args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`.
         mesh: `"x=4, y=2"` or a JAX mesh; by default that of the arguments, or the one in force.
-        on: devices that need not be attached, as `"v5e:2x4"`: their compiler's program is held against what was asked for.
+        on: devices that need not be attached, as `"v5e:2x4"`, or `"here"` for those of this machine: their compiler's program
+            is held against what was asked for.
         hardware: what seconds are modelled on; by default that of `on`, or of the mesh's devices, or "cpu".
         remedies: whether ways out are looked for, which takes the passes once for each that is tried.
 
@@ -62,14 +64,13 @@ def doctor(
     """
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
-    where = _mesh_of(args, mesh, on)
-    lowering = lower_on(function, args, on, where, _platform(where))
-    chosen = _estimated_with(where, on, hardware)
+    where = _mesh_of(args, mesh, None if on == HERE else on)
+    away = None if on in (None, HERE) else on
+    lowering = lower_on(function, args, away, where, _platform(where))
+    chosen = _estimated_with(where, away, hardware)
     found = diagnosed(name_of(function), lowering, chosen, remedies=remedies)
     if on is None:
         return found
-    from shardwise.functions.truth import beside
-
     return beside(found, function, args, on, where)
 
 

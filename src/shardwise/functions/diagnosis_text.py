@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from shardwise.compiled.table import standing_out
 from shardwise.errors import counted, leading, one_line
 from shardwise.functions.diagnosis import Diagnosis, Place
+from shardwise.functions.truth import Answer, Truth
 from shardwise.units import bytes_text, seconds_text
 
 MOST_PLACES = 20
@@ -80,3 +81,35 @@ def _folded(name: str, text: str) -> Iterator[str]:
     before = f"   {name:<8} "
     for number, line in enumerate(textwrap.wrap(text, WIDTH - len(before), break_long_words=False, break_on_hyphens=False)):
         yield (" " * len(before) if number else before) + line
+
+
+def compared(truth: Truth) -> str:
+    """What the compiler made, beside what was asked for."""
+    made = truth.audit
+    own, share = truth.own, truth.explained
+    lines = [
+        f"compiled on {made.target}: {counted(len(truth.answers), 'collective')}, {100 * share:.0f} % of them asked for at a place above; "
+        f"each device sends {bytes_text(made.total_wire_bytes)} a call"
+    ]
+    by_place: dict[int | None, list[Answer]] = {}
+    for each in truth.answers:
+        by_place.setdefault(each.place, []).append(each)
+    for number, them in sorted((n, them) for n, them in by_place.items() if n is not None):
+        kinds: dict[str, int] = {}
+        for each in them:
+            kinds[each.collective.kind] = kinds.get(each.collective.kind, 0) + 1
+        exposed = [each.exposed_seconds for each in them if each.exposed_seconds is not None]
+        waits = f", {seconds_text(sum(exposed))} exposed" if exposed else ""
+        sent = bytes_text(sum(each.collective.wire_bytes for each in them))
+        lines.append(f"  made      {number + 1}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}, {sent}{waits}")
+    if truth.gone:
+        lines.append(f"  gone      {', '.join(str(number + 1) for number in truth.gone)}: asked for, and the compiler found another way or joined it")
+    for each in own[:MOST_PLACES]:
+        array = f"{each.dtype}[{','.join(map(str, each.shape))}]"
+        lines.append(
+            f"  not asked {each.kind} over {', '.join(each.axes) or '?'} of {array}, {bytes_text(each.wire_bytes)}, from {each.line.short}: "
+            "the compiler's own"
+        )
+    if len(own) > MOST_PLACES:
+        lines.append(f"  ... and {len(own) - MOST_PLACES} more of the compiler's own")
+    return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""Intent against truth: what a compiler made of a function, held against what its annotations asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shardwise import views
+from shardwise.compiled.audit import Audit
+from shardwise.compiled.compiling import audit, rehearse
+from shardwise.compiled.facts import MADE_BY_A_PLAN, Collective
+from shardwise.functions.diagnosis import Diagnosis, Place
+
+How = Literal["name", "line", "array", "plan", "own"]
+HERE = "here"  # as `on`: the devices of this machine
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A collective of the compiled program, and the place that asked for it.
+
+    Attributes:
+        place: its number in `Diagnosis.places`, from 0; None where no place asked: then it is the compiler's own.
+        how: by what it was found: JAX's name of the operation, the user's line, or the axes and the size of the array.
+        exposed_seconds: what of it nothing hides, where a timeline says it.
+    """
+
+    collective: Collective
+    place: int | None
+    how: How
+    exposed_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The compiled program beside the places: what was asked for and made, asked for and gone, made and not asked for.
+
+    Attributes:
+        answers: every collective of the compiled program.
+        gone: the numbers of the places that no collective answers: the compiler found another way, or joined them.
+    """
+
+    audit: Audit = field(repr=False)
+    answers: tuple[Answer, ...]
+    gone: tuple[int, ...]
+
+    @property
+    def own(self) -> tuple[Collective, ...]:
+        """What the compiler made and nobody asked for."""
+        return tuple(each.collective for each in self.answers if each.how == "own")
+
+    @property
+    def explained(self) -> float:
+        """The share of the collectives that some place asked for."""
+        return 1.0 - len(self.own) / len(self.answers) if self.answers else 1.0
+
+    __str__ = views.text
+
+
+def beside(found: Diagnosis, function: Callable[..., Any], args: tuple[Any, ...], on: str, mesh: Any) -> Diagnosis:
+    """A diagnosis with the compiled program beside it.
+
+    Raises:
+        CompileError: the compiler refuses; others as `sw.rehearse` and `sw.audit`.
+    """
+    made = audit(function, *args, mesh=mesh) if on == HERE else rehearse(function, *args, on=on, mesh=mesh)
+    return dataclasses.replace(found, truth=truth_of(made, found.places), findings=(*found.findings, *_new(made, found)))
+
+
+def _new(made: Audit, found: Diagnosis) -> Iterator[Any]:
+    known = {each.what for each in found.findings}
+    yield from (each for each in made.findings if each.what not in known)
+
+
+def truth_of(made: Audit, places: Sequence[Place]) -> Truth:
+    """Hold every collective against the places."""
+    shown = made.timeline() if made.hardware is not None and not made.hardware.shared and not made.unread else None
+    answers = []
+    for each in made.collectives:
+        number, how = _asked(each, places)
+        share = None if shown is None else shown.share(each)
+        answers.append(Answer(each, number, how, None if share is None else share.exposed_seconds))
+    answered = {each.place for each in answers}
+    gone = tuple(number for number, place in enumerate(places) if number not in answered and place.wire_bytes)
+    return Truth(made, tuple(answers), gone)
+
+
+def _asked(each: Collective, places: Sequence[Place]) -> tuple[int | None, How]:
+    """The place that a collective goes back to: by name before line, by line before what it moves."""
+    if each.source == MADE_BY_A_PLAN:
+        return None, "plan"
+    axes = {axis.partition(":")[0] for axis in each.axes}
+    fitting = [(number, place) for number, place in enumerate(places) if not axes or axes & _axes(place)]
+    lines = {line for found in (each.lines or (each.line,)) for line in (found.place, found.via) if line}
+    best: tuple[int, int | None, How] = (0, None, "own")
+    for number, place in fitting:
+        same_line = place.line is not None and bool({place.line.place, place.line.via} & lines)
+        named = any(_same_name(each.op_name, scope) for scope in place.scopes)
+        sized = _same_size(each, place)
+        score, how = (8, "name") if named else (4, "line") if same_line else (1, "array") if sized and axes == _axes(place) else (0, "own")
+        score += (2 if sized else 0) + (1 if any(kind == each.kind for kind, _ in place.collectives) else 0) if score else 0
+        if score > best[0]:
+            best = (score, number, how)  # type: ignore[assignment]
+    return best[1], best[2]
+
+
+def _axes(place: Place) -> set[str]:
+    return {axis.partition(":")[0] for axis in place.axes}
+
+
+def _same_name(name: str, scope: str) -> bool:
+    """Whether a compiled operation and a lowered one are the same by JAX's name of them."""
+    return bool(name) and bool(scope) and (name == scope or name.endswith("/" + scope) or scope.endswith("/" + name))
+
+
+def _same_size(each: Collective, place: Place) -> bool:
+    """Whether a collective moves as many elements as the array of a place has, whole or as one device's part."""
+    whole, count = math.prod(place.shape), math.prod(each.shape)
+    return bool(count) and whole % count == 0 and whole // count in (1, each.group_size, *_parts(place))
+
+
+def _parts(place: Place) -> tuple[int, ...]:
+    return (2, 4, 8, 16, 32, 64)
