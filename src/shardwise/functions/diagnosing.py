@@ -20,6 +20,7 @@ from shardwise.compiled.uneven import uneven_constraints
 from shardwise.errors import CompileError, MeshError
 from shardwise.functions.causes import Cause, cause_of
 from shardwise.functions.diagnosis import Diagnosis, Place
+from shardwise.functions.explicit import stop_of, whole_tracebacks
 from shardwise.functions.pasting import text_of
 from shardwise.functions.pricing import Price, Where, hardware_for, price, totals
 from shardwise.functions.remedies import remedied
@@ -66,8 +67,15 @@ def doctor(
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
     where = _mesh_of(args, mesh, None if on == HERE else on)
     away = None if on in (None, HERE) else on
-    lowering = lower_on(function, args, away, where, _platform(where))
     chosen = _estimated_with(where, away, hardware)
+    try:
+        with whole_tracebacks():
+            lowering = lower_on(function, args, away, where, _platform(where))
+    except CompileError as error:
+        stop = stop_of(error.__cause__, chosen)
+        if stop is None:
+            raise
+        return Diagnosis(name_of(function), Mesh.parse(where), _name(chosen), (), None, stop=stop)
     found = diagnosed(name_of(function), lowering, chosen, remedies=remedies)
     if on is None:
         return found
@@ -82,7 +90,7 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
         more = len(lowering.replicated) - 8
         told = ", ".join(lowering.replicated[:8]) + (f" and {more} more" if more > 0 else "")
         notes.append(f"arguments without a layout are taken as replicated: {told}")
-    hardware = "cpu" if where is None else where if isinstance(where, str) else where.name
+    hardware = _name(where)
     try:
         ready = intended(lowering.module, [each.name for each in lowering.arguments])
         graph = ready.graph()
@@ -96,6 +104,10 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
     if remedies:
         places = remedied(ready, graph, places, members, causes, where)
     return Diagnosis(name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, None, tuple(notes), graph.unread)
+
+
+def _name(where: Where) -> str:
+    return "cpu" if where is None else where if isinstance(where, str) else where.name
 
 
 def _places(

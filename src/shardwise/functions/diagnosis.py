@@ -9,6 +9,7 @@ from shardwise import views
 from shardwise.compiled.facts import Line
 from shardwise.compiled.findings import Finding
 from shardwise.functions.causes import Cause
+from shardwise.functions.explicit import Stop
 from shardwise.functions.pasting import Paste
 from shardwise.functions.pricing import Totals
 from shardwise.intent.shardy import Change
@@ -88,6 +89,8 @@ class Diagnosis:
         findings: what else stands out: layouts that cannot be had; with devices, what their audit finds.
         truth: the compiled program beside it, where devices are named.
         notes: what was taken for granted; `unread` what could not be read.
+        stop: under Explicit axes, where tracing stops; there are no places then.
+        pastes: what was written into the file before this trace, with `attempt`.
     """
 
     name: str
@@ -99,6 +102,8 @@ class Diagnosis:
     truth: object | None = None
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    stop: Stop | None = None
+    pastes: tuple[Paste, ...] = ()
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from shardwise.compiled.table import standing_out
 from shardwise.errors import counted, leading, one_line
 from shardwise.functions.diagnosis import Diagnosis, Place
+from shardwise.functions.explicit import Stop
 from shardwise.functions.truth import Answer, Truth
 from shardwise.units import bytes_text, seconds_text
 
@@ -27,6 +28,8 @@ def headline(diagnosis: Diagnosis) -> str:
     `step on mesh x=4, y=2: data moves at 8 places, each device sends 8.09 MB a call, 210 us on tpu-v5e`
     """
     where = f"{diagnosis.name} on {diagnosis.mesh.told}"
+    if diagnosis.stop is not None:
+        return f"{where}: tracing stops at {diagnosis.stop.line.short if diagnosis.stop.line else 'a line that is not known'}"
     if diagnosis.totals is None:
         return f"{where}: Shardy's view is not to be had"
     if not diagnosis.places:
@@ -38,6 +41,8 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     yield leading(headline(diagnosis))
+    if diagnosis.stop is not None:
+        yield from stop_lines(diagnosis.stop)
     for number, place in enumerate(diagnosis.places[:MOST_PLACES], 1):
         yield from place_lines(number, place)
     if rest := diagnosis.places[MOST_PLACES:]:
@@ -49,6 +54,22 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     yield from standing_out(diagnosis.findings)
     yield from (f"unread  {each}" for each in diagnosis.unread)
     yield from (f"note    {each}" for each in diagnosis.notes)
+
+
+def stop_lines(stop: Stop) -> Iterator[str]:
+    """Where tracing stops, and what is possible there."""
+    where = stop.line.short if stop.line else "no line of yours"
+    yield f"1. {where}" + (f"    {stop.text}" if stop.text else "")
+    if stop.operation:
+        yield from _folded("in", stop.equation or f"{stop.operation} of {', '.join(map(str, stop.operands))}")
+    yield from _folded("because", stop.why)
+    for number, option in enumerate(stop.options):
+        laid = f"out as {option.layouts[0]}: {option.says}" if stop.equation else option.says
+        yield from _folded("way out" if not number else "or", f"{laid}, {seconds_text(option.seconds)}")
+        if option.paste is not None and not number:
+            yield from _folded("paste", str(option.paste))
+    if not stop.options:
+        yield from _folded("way out", "none that Shardwise can name: lay its operands out by jax.sharding.reshard first")
 
 
 def place_lines(number: int, place: Place) -> Iterator[str]:

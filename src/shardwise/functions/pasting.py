@@ -105,6 +105,11 @@ def apply(paste: Paste, text: str) -> str:
     return (before + "\n" if paste.line > 1 else "") + rest.replace(paste.old, paste.new, 1)
 
 
+def statement_at(line: Line) -> tuple[str, str, ast.stmt] | None:
+    """The innermost statement at a line: its file, that file's text, and what it is."""
+    return next(((file, text, statement) for file, _, text, statement in _statements(Line(line.place))), None)
+
+
 def _is_constraint(call: ast.Call) -> bool:
     given = [*call.args[1:], *(keyword.value for keyword in call.keywords)]
     specs = any(isinstance(each, ast.Call) and _name(each.func) in _SPECS for part in given for each in ast.walk(part))
