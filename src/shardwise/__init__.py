@@ -95,6 +95,7 @@ views.offer(
         "picture": {
             "Audit": "shardwise.pictures.audits:audit_picture",
             "Comparison": "shardwise.pictures.comparisons:comparison_picture",
+            "Diagnosis": "shardwise.pictures.diagnoses:diagnosis_picture",
             "Parameters": "shardwise.pictures.parameters:Parameters.picture",
             "Placement": "shardwise.pictures.boards:placed",
             "Ranking": "shardwise.pictures.plans:plan_picture",

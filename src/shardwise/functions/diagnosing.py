@@ -103,7 +103,9 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
     places, members = _places(graph, moved, causes, where)
     if remedies:
         places = remedied(ready, graph, places, members, causes, where)
-    return Diagnosis(name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, None, tuple(notes), graph.unread)
+    return Diagnosis(
+        name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, None, tuple(notes), graph.unread
+    )
 
 
 def _name(where: Where) -> str:
@@ -174,4 +176,3 @@ def _estimated_with(mesh: AnyMesh, on: str | None, hardware: str | Hardware | No
         known: Any = hardware_of(mesh)
         return known if isinstance(known, Hardware) else known.topology.chip
     return chosen
-

@@ -16,7 +16,9 @@ from shardwise.intent.shardy import Change
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 
-RemedyKind = Literal["constraint-dropped", "constraint-changed", "argument", "result", "inside", "convert-first", "padding", "out-sharding"]
+RemedyKind = Literal[
+    "constraint-dropped", "constraint-changed", "argument", "result", "inside", "convert-first", "padding", "out-sharding"
+]
 
 
 @dataclass(frozen=True, slots=True)

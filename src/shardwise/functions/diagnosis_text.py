@@ -51,6 +51,9 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.truth is not None:
         yield ""
         yield from str(diagnosis.truth).split("\n")
+    if diagnosis.pastes:
+        yield "tried    what was pasted before this, in order:"
+        yield from (f"  {number}. {paste}" for number, paste in enumerate(diagnosis.pastes, 1))
     yield from standing_out(diagnosis.findings)
     yield from (f"unread  {each}" for each in diagnosis.unread)
     yield from (f"note    {each}" for each in diagnosis.notes)
@@ -94,7 +97,13 @@ def place_lines(number: int, place: Place) -> Iterator[str]:
 def cost(place: Place) -> str:
     """What a place costs: the collectives, how often, bytes and seconds."""
     kinds = ", ".join(f"{kind} over {', '.join(axes)}" for kind, axes in place.collectives)
-    times = "as often as a loop turns that cannot be read" if place.times is None else f"{place.times} times" if place.times != 1 else ""
+    times = (
+        "as often as a loop turns that cannot be read"
+        if place.times is None
+        else f"{place.times} times"
+        if place.times != 1
+        else ""
+    )
     return ", ".join(each for each in (kinds, times, bytes_text(place.wire_bytes), seconds_text(place.seconds)) if each)
 
 
@@ -122,9 +131,13 @@ def compared(truth: Truth) -> str:
         exposed = [each.exposed_seconds for each in them if each.exposed_seconds is not None]
         waits = f", {seconds_text(sum(exposed))} exposed" if exposed else ""
         sent = bytes_text(sum(each.collective.wire_bytes for each in them))
-        lines.append(f"  made      {number + 1}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}, {sent}{waits}")
+        lines.append(
+            f"  made      {number + 1}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}, {sent}{waits}"
+        )
     if truth.gone:
-        lines.append(f"  gone      {', '.join(str(number + 1) for number in truth.gone)}: asked for, and the compiler found another way or joined it")
+        lines.append(
+            f"  gone      {', '.join(str(number + 1) for number in truth.gone)}: asked for, and the compiler found another way or joined it"
+        )
     for each in own[:MOST_PLACES]:
         array = f"{each.dtype}[{','.join(map(str, each.shape))}]"
         lines.append(

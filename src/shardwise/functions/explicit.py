@@ -1,4 +1,4 @@
-"""Explicit axes: where tracing stops because a layout is ambiguous or illegal, which layouts are possible, and what to paste."""
+"""Explicit axes: where tracing stops since a layout is ambiguous or illegal, which ones are possible, and what to paste."""
 
 from __future__ import annotations
 
@@ -116,12 +116,22 @@ def _failing(error: BaseException) -> _Failing | None:
         if is_users(frame.f_code.co_filename):
             letters = None
         if "lhs_names" in names and "rhs_names" in names:
-            letters = str(names["lhs_names"]), str(names["rhs_names"])
+            letters = _in_order(str(names["lhs_names"]), str(names["rhs_names"]), str(names.get("names", "")))
         avals = tuple(names.get("avals", names.get("aval_qdds", ())) or ())
-        if "primitive" in names and isinstance(names.get("params"), dict) and avals:
-            if all(hasattr(aval, "sharding") and hasattr(aval, "ndim") for aval in avals):
-                found = _Failing(names["primitive"], avals, names["params"], letters)
+        typed = bool(avals) and all(hasattr(aval, "sharding") and hasattr(aval, "ndim") for aval in avals)
+        if typed and "primitive" in names and isinstance(names.get("params"), dict):
+            found = _Failing(names["primitive"], avals, names["params"], letters)
     return found
+
+
+def _in_order(one: str, other: str, result: str) -> tuple[str, str]:
+    """The letters of both operands of an einsum in the order in which they are multiplied: the first gives the first rows.
+
+    >>> _in_order("jk", "ij", "ik")
+    ('ij', 'jk')
+    """
+    first = next((letter for letter in result if (letter in one) != (letter in other)), "")
+    return (other, one) if first and first in other else (one, other)
 
 
 def _line(error: BaseException) -> Line | None:
@@ -139,7 +149,8 @@ def _contraction(found: _Failing) -> tuple[Equation, tuple[str, ...]]:
     columns = [name for place, name in enumerate(right) if place not in right_batch and place not in right_summed]
     dims = (*batch, *rows, *columns)
     operands = tuple(
-        Operand(name, Layout.from_spec(aval.sharding.spec, names)) for name, aval, names in (("A", one, left), ("B", other, right))
+        Operand(name, Layout.from_spec(aval.sharding.spec, names))
+        for name, aval, names in (("A", one, left), ("B", other, right))
     )
     return Equation(operands, Operand("C", Layout(tuple((dim, ()) for dim in dims)), frozenset(dims))), dims
 
@@ -148,10 +159,14 @@ def _labels(found: _Failing, joined: Sequence[tuple[int, int]]) -> tuple[list[st
     """The names of the dimensions of both operands: the letters of the einsum, or fresh ones."""
     one, other = found.avals
     if found.letters is not None:
-        left, right = ([letter.upper() for letter in letters] for letters in found.letters)
-        if len(left) == one.ndim and len(right) == other.ndim and len({*found.letters[0], *found.letters[1]}) == len({*left, *right}):
+        left, right = [str(letter).upper() for letter in found.letters[0]], [str(letter).upper() for letter in found.letters[1]]
+        if (
+            len(left) == one.ndim
+            and len(right) == other.ndim
+            and len({*found.letters[0], *found.letters[1]}) == len({*left, *right})
+        ):
             return left, right
-    fresh = iter(_NAMES)
+    fresh = iter(list(_NAMES))
     left, right = [next(fresh) for _ in range(one.ndim)], [""] * other.ndim
     for mine, its in joined:
         right[its] = left[mine]
@@ -186,9 +201,7 @@ def _results(
         yield Option((layout,), seconds, steps, None if line is None else out_sharded(line, layout, letters is not None))
 
 
-def _operands(
-    failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None
-) -> Iterator[Option]:
+def _operands(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None) -> Iterator[Option]:
     """Every layout of the operands that the operation takes, one of them changed or all alike, by what the change costs."""
     primitive, avals, params = failing.primitive, failing.avals, failing.params
     used = tuple(dict.fromkeys(axis for layout in layouts for axis in layout.axes))
@@ -215,9 +228,7 @@ def _operands(
         yield Option(wanted, seconds, says, None if line is None else resharded(line, primitive.name, changed, wanted))
 
 
-def _looked_up(
-    failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None
-) -> Iterator[Option]:
+def _looked_up(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None) -> Iterator[Option]:
     """The layouts of what is looked up in a table: its indices', and the table's own where its axes are free; priced as if the
     table's rows were gathered."""
     numbers, (table, indices) = failing.params["dimension_numbers"], failing.avals
@@ -242,7 +253,11 @@ def taken_at(line: Line, layout: Layout) -> Paste | None:
     if stood is None:
         return None
     file, text, statement = stood
-    found = [each for each in ast.walk(statement) if isinstance(each, ast.Subscript) and not isinstance(each.slice, ast.Constant | ast.Slice)]
+    found = [
+        each
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Subscript) and not isinstance(each.slice, ast.Constant | ast.Slice)
+    ]
     if len(found) != 1 or (old := ast.get_source_segment(text, found[0])) is None:
         return None
     table, index = (ast.get_source_segment(text, each) for each in (found[0].value, found[0].slice))
@@ -274,7 +289,7 @@ def out_sharded(line: Line, layout: Layout, lettered: bool) -> Paste | None:
     if stood is None:
         return None
     file, text, statement = stood
-    calls = [each for each in ast.walk(statement) if _contracts(each)]
+    calls = [each for each in ast.walk(statement) if isinstance(each, ast.expr) and _contracts(each)]
     if len(calls) != 1 or (old := ast.get_source_segment(text, calls[0])) is None:
         return None
     node = calls[0]
@@ -293,10 +308,13 @@ def out_sharded(line: Line, layout: Layout, lettered: bool) -> Paste | None:
 
 
 def _contracts(node: ast.AST) -> bool:
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.MatMult)
-    name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-    return name in ("einsum", "dot", "matmul", "tensordot") and not any(k.arg == "out_sharding" for k in node.keywords)  # type: ignore[attr-defined]
+    match node:
+        case ast.BinOp(op=ast.MatMult()):
+            return True
+        case ast.Call(func=ast.Attribute(attr="einsum" | "dot" | "matmul" | "tensordot"), keywords=given):
+            return not any(each.arg == "out_sharding" for each in given)
+        case _:
+            return False
 
 
 def resharded(line: Line, operation: str, changed: Sequence[int], wanted: Sequence[Layout]) -> Paste | None:
@@ -307,29 +325,33 @@ def resharded(line: Line, operation: str, changed: Sequence[int], wanted: Sequen
     file, text, statement = stood
     place = changed[0]
     for node in ast.walk(statement):
-        given: list[ast.expr] = []
-        if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
-            given = [node.left, node.right]
-        elif isinstance(node, ast.Call) and operation.startswith("reshape") and isinstance(node.func, ast.Attribute) and node.func.attr in (
-            "reshape", "ravel"):  # fmt: skip
-            given = [node.func.value] if not isinstance(node.func.value, ast.Name) or node.func.value.id not in ("jnp", "jax") else node.args
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in (
-            "sort", "cumsum", "concatenate", "where", "argsort", "cumprod", "top_k"):  # fmt: skip
-            given = node.args[0].elts if node.args and isinstance(node.args[0], ast.List | ast.Tuple) else node.args
-            place = place if node.func.attr != "where" else changed[0]
-        elif isinstance(node, ast.Subscript) and operation == "gather" and place == 0:
-            given = [node.value]
-        if place < len(given) and (old := ast.get_source_segment(text, given[place])):
-            whole = ast.get_source_segment(text, node)  # type: ignore[arg-type]
-            if whole is not None and whole.count(old) >= 1:
-                before, _, after = _around(whole, old, text, node, given[place])
-                return Paste(file, node.lineno, whole, f"{before}jax.sharding.reshard({old}, jax.{spec_text(wanted[place])}){after}")  # type: ignore[attr-defined]
+        given = _given(node, operation, place) if isinstance(node, ast.expr) else ()
+        if not isinstance(node, ast.expr) or place >= len(given):
+            continue
+        part, old, whole = given[place], ast.get_source_segment(text, given[place]), ast.get_source_segment(text, node)
+        if old and whole:
+            start = part.col_offset - node.col_offset if part.lineno == node.lineno else whole.index(old)
+            laid = f"jax.sharding.reshard({old}, jax.{spec_text(wanted[place])})"
+            return Paste(file, node.lineno, whole, whole[:start] + laid + whole[start + len(old) :])
     return None
 
 
-def _around(whole: str, old: str, text: str, node: Any, part: ast.expr) -> tuple[str, str, str]:
-    """What stands before and after a part of an expression."""
-    if node.lineno == part.lineno:
-        start = part.col_offset - node.col_offset
-        return whole[:start], old, whole[start + len(old) :]
-    return whole.partition(old)
+_FUNCTIONS = ("sort", "cumsum", "concatenate", "where", "argsort", "cumprod", "top_k", "stack")
+
+
+def _given(node: ast.expr, operation: str, place: int) -> Sequence[ast.expr]:
+    """The operands of an operation as an expression writes them; none where it is another."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
+            return left, right
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="jnp" | "jax" | "lax"), attr=name), args=args):
+            if name in ("reshape", "ravel"):
+                return args if operation == "reshape" else ()
+            first = args[0] if args and name in _FUNCTIONS else None
+            return first.elts if isinstance(first, ast.List | ast.Tuple) else args if name in _FUNCTIONS else ()
+        case ast.Call(func=ast.Attribute(value=value, attr="reshape" | "ravel")) if operation == "reshape":
+            return (value,)
+        case ast.Subscript(value=value) if operation == "gather" and place == 0:
+            return (value,)
+        case _:
+            return ()

@@ -50,7 +50,7 @@ def text_of(line: Line | None) -> str:
 
 def relaid(line: Line, layout: Layout) -> Paste | None:
     """The specification of a constraint that is written at a line, or handed to the helper that writes it, replaced."""
-    for file, number, text, statement in _statements(line):
+    for file, _, text, statement in _statements(line):
         specs = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and _name(each.func) in _SPECS]
         if len(specs) == 1 and (old := ast.get_source_segment(text, specs[0])):
             return Paste(file, specs[0].lineno, old, spec_text(layout).replace("P(", f"{ast.unparse(specs[0].func)}(", 1))
@@ -59,20 +59,23 @@ def relaid(line: Line, layout: Layout) -> Paste | None:
 
 def dropped(line: Line) -> Paste | None:
     """A constraint that is written at a line, or the call of the helper that writes it, replaced by what it is given."""
-    for file, number, text, statement in _statements(line):
+    for file, _, text, statement in _statements(line):
         calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and _is_constraint(each) and each.args]
         if len(calls) == 1 and (old := ast.get_source_segment(text, calls[0])):
-            return Paste(file, calls[0].lineno, old, ast.get_source_segment(text, calls[0].args[0]) or ast.unparse(calls[0].args[0]))
+            given = calls[0].args[0]
+            return Paste(file, calls[0].lineno, old, ast.get_source_segment(text, given) or ast.unparse(given))
     return None
 
 
 def converted_first(line: Line, dtype: str) -> Paste | None:
     """A constraint that is written at a line, of its array converted before."""
-    for file, number, text, statement in _statements(line):
+    for file, _, text, statement in _statements(line):
         calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and _is_constraint(each) and each.args]
         if len(calls) == 1 and (old := ast.get_source_segment(text, calls[0])):
             given = ast.get_source_segment(text, calls[0].args[0]) or ast.unparse(calls[0].args[0])
-            return Paste(file, calls[0].lineno, old, old.replace(given, f"{_bracketed(calls[0].args[0], given)}.astype(jnp.{dtype})", 1))
+            return Paste(
+                file, calls[0].lineno, old, old.replace(given, f"{_bracketed(calls[0].args[0], given)}.astype(jnp.{dtype})", 1)
+            )
     return None
 
 
@@ -83,7 +86,9 @@ def constrained(line: Line, layout: Layout) -> Paste | None:
         spec = f"jax.NamedSharding(mesh, jax.{spec_text(layout)})"
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
             name = statement.targets[0].id
-            return Paste(file, statement.end_lineno or number, "", f"{indent}{name} = jax.lax.with_sharding_constraint({name}, {spec})")
+            return Paste(
+                file, statement.end_lineno or number, "", f"{indent}{name} = jax.lax.with_sharding_constraint({name}, {spec})"
+            )
         value = getattr(statement, "value", None)
         if isinstance(statement, ast.Return | ast.Assign) and isinstance(value, ast.expr) and not isinstance(value, ast.Tuple):
             old = ast.get_source_segment(text, value)

@@ -50,7 +50,9 @@ def relayout_price(before: Layout, after: Layout, shape: tuple[int, ...], dtype:
         best = ranking(problem(equation, sizes, mesh, where, item, overlap=False)).best
     except ShardwiseError:
         whole = math.prod(sizes.values()) * ITEM_BYTES[item]
-        return Price((("unread", tuple(dict.fromkeys((*before.axes, *sorted(before.unreduced))))),), float(whole), 0.0, known=False)
+        return Price(
+            (("unread", tuple(dict.fromkeys((*before.axes, *sorted(before.unreduced))))),), float(whole), 0.0, known=False
+        )
     made = tuple((kind(part), part.axes) for step in best.program.steps for part in collectives_of(step))
     return Price(made, best.estimate.total_wire_bytes, best.estimate.seconds)
 

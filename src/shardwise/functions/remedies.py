@@ -45,7 +45,9 @@ def remedied(
         key = key_of(members[number][0][0])
         removing = [each for each in good if each.left.get(key, 0.0) <= 0.5 * left[key]]
         if removing:
-            best = min(removing, key=lambda each: (round(each.totals.seconds, 12), _trouble(each.trial), len(each.trial.changes)))
+            best = min(
+                removing, key=lambda each: (round(each.totals.seconds, 12), _trouble(each.trial), len(each.trial.changes))
+            )
             found[number] = dataclasses.replace(found[number], remedy=remedy(graph, best, now))
     return found
 
@@ -99,6 +101,10 @@ def remedy(graph: Graph, found: Outcome, now: Totals) -> Remedy:
             assert trial.layout is not None
             says = f"constrain what is made{at} to {spec_text(trial.layout)}"
             paste = constrained(trial.line, trial.layout) if trial.line else None
-    changes = f" ({counted(len(trial.changes), 'constraint')} of that line)" if len(trial.changes) > 1 and trial.kind.startswith("con") else ""
+    changes = (
+        f" ({counted(len(trial.changes), 'constraint')} of that line)"
+        if len(trial.changes) > 1 and trial.kind.startswith("con")
+        else ""
+    )
     says += f"{changes}: {bytes_text(saved_bytes)} and {seconds_text(saved_seconds)} less a call"
     return Remedy(trial.kind, says, paste, argument, trial.layout, saved_bytes, saved_seconds, trial.changes)

@@ -146,7 +146,13 @@ def _results(graph: Graph, value: Value, like: Sequence[Layout]) -> Iterator[Tri
                 return
             chain, seen = graph.values[chain.same], seen + 1
             continue
-        if maker.lowered is not None and maker.constraint is None and not maker.manual and maker.line is not None and len(maker.results) == 1:
+        if (
+            maker.lowered is not None
+            and maker.constraint is None
+            and not maker.manual
+            and maker.line is not None
+            and len(maker.results) == 1
+        ):
             outside = [user for user, _ in users.get(chain.number, []) if _beyond(graph, users, user, maker)]
             if outside and maker.name not in ("constant", "iota"):
                 alike = [
@@ -170,7 +176,9 @@ def _direction(operation: Operation) -> bool:
 def _beyond(graph: Graph, users: dict[int, list[tuple[Operation, int]]], user: Operation, maker: Operation) -> bool:
     """Whether a user stands at another line, or what it moves does."""
     if user.name in ("reshard", "sum"):
-        return any(_beyond(graph, users, each, maker) for each, _ in users.get(user.results[0], [])) or not users.get(user.results[0])
+        return any(_beyond(graph, users, each, maker) for each, _ in users.get(user.results[0], [])) or not users.get(
+            user.results[0]
+        )
     return user.line != maker.line
 
 
@@ -218,7 +226,9 @@ def _converts(graph: Graph, moved: Movement) -> Iterator[Trial]:
 def _layouts(graph: Graph, shape: tuple[int, ...], own: Layout, like: Sequence[Layout]) -> list[Layout]:
     """Other layouts of an array: those alike first, then all over the same axes, then over the axes of the mesh."""
     named = Layout.from_spec([None] * len(shape)).names
-    known = [Layout(tuple(zip(named, (axes for _, axes in each.dims), strict=True))) for each in like if len(each.dims) == len(shape)]
+    known = [
+        Layout(tuple(zip(named, (axes for _, axes in each.dims), strict=True))) for each in like if len(each.dims) == len(shape)
+    ]
     used = tuple(dict.fromkeys((*own.axes, *(axis for each in known for axis in each.axes))))
     used = tuple(axis for axis in used if axis in graph.mesh.names)
     same = [Layout(tuple(zip(named, dims, strict=True))) for dims in splits(len(shape), own.axes) if _plain(own.axes, graph)]

@@ -100,7 +100,15 @@ def _asked(each: Collective, places: Sequence[Place]) -> tuple[int | None, How]:
         same_line = place.line is not None and bool({place.line.place, place.line.via} & lines)
         named = any(_same_name(each.op_name, scope) for scope in place.scopes)
         sized = _same_size(each, place)
-        score, how = (8, "name") if named else (4, "line") if same_line else (1, "array") if sized and axes == _axes(place) else (0, "own")
+        score, how = (
+            (8, "name")
+            if named
+            else (4, "line")
+            if same_line
+            else (1, "array")
+            if sized and axes == _axes(place)
+            else (0, "own")
+        )
         score += (2 if sized else 0) + (1 if any(kind == each.kind for kind, _ in place.collectives) else 0) if score else 0
         if score > best[0]:
             best = (score, number, how)  # type: ignore[assignment]

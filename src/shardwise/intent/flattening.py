@@ -270,7 +270,9 @@ def _while(flat: _Flat, node: Node, env: dict[int, int], where: _Where) -> None:
     inside = dict(env)
     for place, (number, value) in enumerate(zip(taken, given, strict=True)):
         inside[number] = _value(flat, number, sharding, origins, same=value, place=place)
-    handed = _block(flat, body, inside, replace(where, trips=None if turns is None or where.trips is None else where.trips * turns))
+    handed = _block(
+        flat, body, inside, replace(where, trips=None if turns is None or where.trips is None else where.trips * turns)
+    )
     for place, (number, value) in enumerate(zip(node.results, handed, strict=True)):
         env[number] = _value(flat, number, sharding, origins, same=value, place=place)
 
@@ -323,7 +325,9 @@ def _call(flat: _Flat, node: Node, env: dict[int, int], where: _Where) -> None:
     for place, (number, value) in enumerate(zip(taken, given, strict=True)):
         said = flat.tree.taken[name][place] if place < len(flat.tree.taken[name]) else {}
         laid = said.get("sdy.sharding", "")
-        inside[number] = value if layouts_in(laid)[:1] == (flat.values[value].layout,) else _value(flat, number, laid, same=value)
+        inside[number] = (
+            value if layouts_in(laid)[:1] == (flat.values[value].layout,) else _value(flat, number, laid, same=value)
+        )
     frames, scope = where.at(node.location)
     handed = _block(flat, body, inside, replace(where, frames=frames, scope=scope))
     for place, (number, value) in enumerate(zip(node.results, handed, strict=True)):

@@ -108,10 +108,10 @@ def subject_of(graph: Graph, value: Value) -> str:
     if root.argument is not None:
         return f"{graph.names[root.argument]} ({kind})"
     maker = graph.maker(root)
-    return kind if maker is None else f"{kind} of {_named(maker)}"
+    return kind if maker is None else f"{kind} of {called(maker)}"
 
 
-def _named(operation: Operation) -> str:
+def called(operation: Operation) -> str:
     """What users know an operation by: the last part of JAX's name of it, and of an einsum its text."""
-    last = operation.scope.rpartition("/")[2] or operation.name
-    return last.rstrip(":")
+    *_, before, last = ["", "", *operation.scope.split("/")]
+    return before if "->" in before and last == "dot_general" else last.rstrip(":") or operation.name

@@ -46,7 +46,9 @@ def read_rule(text: str) -> Rule | None:
     found = _RULE.search(text)
     if found is None:
         return None
-    sizes = {name: int(size) for name, _, size in (each.strip().partition("=") for each in (found["sizes"] or "").split(",")) if size}
+    sizes = {
+        name: int(size) for name, _, size in (each.strip().partition("=") for each in (found["sizes"] or "").split(",")) if size
+    }
     marks = {name: frozenset(_FACTOR.findall(factors)) for name, factors in _MARK.findall(found["marks"])}
     return Rule(
         _arrays(found["operands"]), _arrays(found["results"]), sizes,
@@ -56,5 +58,6 @@ def read_rule(text: str) -> Rule | None:
 
 def _arrays(text: str) -> tuple[Factors, ...]:
     return tuple(
-        tuple(tuple(_FACTOR.findall(dim)) for dim in array.split(",")) if array.strip() else () for array in _ARRAY.findall(text)
+        tuple(tuple(_FACTOR.findall(dim)) for dim in array.split(",")) if array.strip() else ()
+        for array in _ARRAY.findall(text)
     )

@@ -203,7 +203,9 @@ def tree(operation: Any) -> Tree:
         return taken, tuple(node(inner.operation) for inner in each.operations)
 
     found = functions(operation)
-    meshes = tuple(text(each.operation, "mesh") for each in operation.regions[0].blocks[0].operations if each.operation.name == "sdy.mesh")
+    meshes = tuple(
+        text(each.operation, "mesh") for each in operation.regions[0].blocks[0].operations if each.operation.name == "sdy.mesh"
+    )
     taken = {name: _attributes(each, "arg_attrs") for name, each in found.items()}
     given = {name: _attributes(each, "res_attrs") for name, each in found.items()}
     return Tree(meshes, {name: node(each) for name, each in found.items()}, taken, given, shapes)

@@ -55,7 +55,9 @@ class _Way:
     moved: bool = False
 
 
-def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh, platform: str = "tpu") -> Lowering:
+def lower_on(
+    function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh, platform: str = "tpu"
+) -> Lowering:
     """Trace a function with its arguments at home on the axes of a mesh, which are in force, and lower it for a topology.
 
     No device takes part, though the mesh says their kind, so that what was traced before for others, which JAX remembers,
