@@ -10,7 +10,7 @@ from shardwise.compiled.facts import Line
 from shardwise.compiled.findings import Finding
 from shardwise.functions.causes import Cause
 from shardwise.functions.explicit import Stop
-from shardwise.functions.pasting import Paste
+from shardwise.functions.pasting import Paste, spec_text
 from shardwise.functions.pricing import Totals
 from shardwise.intent.shardy import Change
 from shardwise.layout import Axes, Layout
@@ -28,18 +28,28 @@ class Remedy:
     Attributes:
         says: in words.
         paste: what to write where; None where the file's text does not show the place.
-        argument: the argument to lay out otherwise, by name; `layout` how.
+        arguments: those to lay out otherwise, by name; `layout` how.
         wire_bytes, seconds: what the whole function moves less in one call.
     """
 
     kind: RemedyKind
     says: str
     paste: Paste | None = None
-    argument: str = ""
+    arguments: tuple[str, ...] = ()
     layout: Layout | None = None
     wire_bytes: float = 0.0
     seconds: float = 0.0
     changes: tuple[Change, ...] = field(default=(), repr=False)
+
+    @property
+    def code(self) -> str:
+        """What to paste: the line as it should be, or the calls that lay out the arguments."""
+        if self.paste is not None:
+            return self.paste.new.strip()
+        if self.kind != "argument" or self.layout is None:
+            return ""
+        spec = f"jax.NamedSharding(mesh, jax.{spec_text(self.layout)})"
+        return "\n".join(f"{name} = jax.device_put({name}, {spec})" for name in self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +92,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why data moves in a function: every place, dearest first, with its cause and the way out; printable.
+    """Why data moves in a function: every place with its cause and the way out, what saves most first; printable.
 
     Attributes:
         name: of the function.
-        places: where data moves, dearest first.
+        places: where data moves: first those whose way out saves most, then the dearest.
         totals: what the whole function costs one device, as far as layouts say it; None where Shardy's passes do not run.
         findings: what else stands out: layouts that cannot be had; with devices, what their audit finds.
         truth: the compiled program beside it, where devices are named.

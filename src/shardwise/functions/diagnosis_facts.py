@@ -18,7 +18,7 @@ def facts(found: Diagnosis) -> dict[str, Any]:
     `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `notes`, `remedy`), `stop`
     (`line`, `text`, `operation`, `equation`, `because`, `options`, or None), `pastes`, `findings`, `truth` (`target`,
     `explained`, `answers`, `gone`, or None), `notes` and `unread`. A remedy has `kind`, `says`, `paste` (`file`, `line`, `old`,
-    `new`, or None), `argument`, `layout`, `wire_bytes`, `seconds`.
+    `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`, `seconds`.
     """
     total: Any = found.totals
     truth: Any = found.truth
@@ -80,7 +80,8 @@ def _remedy(each: Remedy) -> dict[str, Any]:
         "kind": each.kind,
         "says": each.says,
         "paste": _paste(each.paste),
-        "argument": each.argument,
+        "arguments": list(each.arguments),
+        "code": each.code,
         "layout": None if each.layout is None else str(each.layout),
         "wire_bytes": each.wire_bytes,
         "seconds": each.seconds,

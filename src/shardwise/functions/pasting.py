@@ -72,10 +72,11 @@ def converted_first(line: Line, dtype: str) -> Paste | None:
     for file, _, text, statement in _statements(line):
         calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and _is_constraint(each) and each.args]
         if len(calls) == 1 and (old := ast.get_source_segment(text, calls[0])):
-            given = ast.get_source_segment(text, calls[0].args[0]) or ast.unparse(calls[0].args[0])
-            return Paste(
-                file, calls[0].lineno, old, old.replace(given, f"{_bracketed(calls[0].args[0], given)}.astype(jnp.{dtype})", 1)
-            )
+            part = calls[0].args[0]
+            given = ast.get_source_segment(text, part) or ""
+            start = part.col_offset - calls[0].col_offset if part.lineno == calls[0].lineno else old.index(given)
+            narrow = f"{_bracketed(part, given)}.astype(jnp.{dtype})"
+            return Paste(file, calls[0].lineno, old, old[:start] + narrow + old[start + len(given) :])
     return None
 
 

@@ -49,6 +49,7 @@ def remedied(
                 removing, key=lambda each: (round(each.totals.seconds, 12), _trouble(each.trial), len(each.trial.changes))
             )
             found[number] = dataclasses.replace(found[number], remedy=remedy(graph, best, now))
+    found.sort(key=lambda place: (-(place.remedy.seconds if place.remedy else 0.0), -place.seconds))
     return found
 
 
@@ -76,7 +77,7 @@ def remedy(graph: Graph, found: Outcome, now: Totals) -> Remedy:
     trial = found.trial
     saved_bytes, saved_seconds = now.wire_bytes - found.totals.wire_bytes, now.seconds - found.totals.seconds
     at = f" at {trial.line.short}" if trial.line else ""
-    paste, argument = None, ""
+    paste, arguments = None, tuple[str, ...]()
     match trial.kind:
         case "constraint-dropped":
             says = f"drop the constraint{at}"
@@ -90,13 +91,12 @@ def remedy(graph: Graph, found: Outcome, now: Totals) -> Remedy:
             paste = converted_first(trial.line, trial.dtype) if trial.line else None
         case "argument":
             assert trial.layout is not None
-            names = [graph.names[number] for number in trial.arguments]
-            argument = names[0]
+            arguments = names = tuple(graph.names[number] for number in trial.arguments)
             says = f"lay out {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} as {spec_text(trial.layout)}"
         case "inside":
             assert trial.layout is not None
-            argument = graph.names[trial.arguments[0]]
-            says = f"gather {argument} before it is converted{at}: constrain it to {spec_text(trial.layout)} first"
+            arguments = (graph.names[trial.arguments[0]],)
+            says = f"gather {arguments[0]} before it is converted{at}: constrain it to {spec_text(trial.layout)} first"
         case _:
             assert trial.layout is not None
             says = f"constrain what is made{at} to {spec_text(trial.layout)}"
@@ -107,4 +107,4 @@ def remedy(graph: Graph, found: Outcome, now: Totals) -> Remedy:
         else ""
     )
     says += f"{changes}: {bytes_text(saved_bytes)} and {seconds_text(saved_seconds)} less a call"
-    return Remedy(trial.kind, says, paste, argument, trial.layout, saved_bytes, saved_seconds, trial.changes)
+    return Remedy(trial.kind, says, paste, arguments, trial.layout, saved_bytes, saved_seconds, trial.changes)

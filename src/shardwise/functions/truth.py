@@ -78,9 +78,11 @@ def _new(made: Audit, found: Diagnosis) -> Iterator[Any]:
 def truth_of(made: Audit, places: Sequence[Place]) -> Truth:
     """Hold every collective against the places."""
     shown = made.timeline() if made.hardware is not None and not made.hardware.shared and not made.unread else None
-    answers = []
+    answers, taken = list[Answer](), set[int]()
     for each in made.collectives:
-        number, how = _asked(each, places)
+        number, how = _asked(each, places, taken)
+        if number is not None:
+            taken.add(number)
         share = None if shown is None else shown.share(each)
         answers.append(Answer(each, number, how, None if share is None else share.exposed_seconds))
     answered = {each.place for each in answers}
@@ -88,8 +90,9 @@ def truth_of(made: Audit, places: Sequence[Place]) -> Truth:
     return Truth(made, tuple(answers), gone)
 
 
-def _asked(each: Collective, places: Sequence[Place]) -> tuple[int | None, How]:
-    """The place that a collective goes back to: by name before line, by line before what it moves."""
+def _asked(each: Collective, places: Sequence[Place], taken: set[int]) -> tuple[int | None, How]:
+    """The place that a collective goes back to: by name before line, by line before what it moves; of several that fit the one
+    that no other collective has answered."""
     if each.source == MADE_BY_A_PLAN:
         return None, "plan"
     axes = {axis.partition(":")[0] for axis in each.axes}
@@ -109,7 +112,8 @@ def _asked(each: Collective, places: Sequence[Place]) -> tuple[int | None, How]:
             if sized and axes == _axes(place)
             else (0, "own")
         )
-        score += (2 if sized else 0) + (1 if any(kind == each.kind for kind, _ in place.collectives) else 0) if score else 0
+        alike = any(kind == each.kind for kind, _ in place.collectives)
+        score = 4 * score + 4 * sized + 2 * alike + (number not in taken) if score else 0
         if score > best[0]:
             best = (score, number, how)  # type: ignore[assignment]
     return best[1], best[2]

@@ -15,6 +15,7 @@ from shardwise.errors import ShardwiseError, one_line, shortened
 from shardwise.layout import Layout
 
 _PIPELINE = "builtin.module(sdy-propagation-pipeline)"
+_EXPANDED = "builtin.module(func.func(chlo-legalize-to-stablehlo))"  # of these operations Shardy knows no rules; so does XLA
 _TURNED = (
     ("debug-sharding-origins=false", "debug-sharding-origins=true"),
     ("enable-full-version=false", "enable-full-version=true"),
@@ -107,10 +108,13 @@ def propagated(operation: Any) -> Propagated:
         NoPassesError: a pass is missing or fails.
     """
     try:
+        from jaxlib.mlir.dialects import stablehlo
         from jaxlib.mlir.passmanager import PassManager
 
+        stablehlo.register_stablehlo_passes()
         first, second, third = passes(operation.context)
         with operation.context:
+            PassManager.parse(_EXPANDED).run(operation)
             PassManager.parse(first).run(operation)
             names = dict(_names(operation))
             PassManager.parse(second).run(operation)
