@@ -36,9 +36,9 @@ FAULTS = (
     Fault("a constraint that replicates", "fsdp", 'P("x", None, None)))\n        return', 'P(None, None, None)))\n        return', "with_sharding_constraint(h"),
     Fault("a constraint on the sequence", "fsdp", 'P("x", None, None)))\n        return', 'P(None, "x", None)))\n        return', "with_sharding_constraint(h"),
     Fault("the target lies otherwise than the batch", "fsdp", "batch, batch)", 'batch, laid(mesh, (32, 256, 512), None, "x", None))', "target"),
-    Fault("weights gathered as float32", "fsdp", 'jnp.einsum("bsf,fd->bsd", up, w["down"])', 'jnp.einsum("bsf,fd->bsd", up, wide(w["down"]))', "wide"),
+    Fault("weights gathered as float32", "fsdp", 'jnp.einsum("bsf,fd->bsd", up, w["down"])', 'jnp.einsum("bsf,fd->bsd", up, wide(w["down"].astype(jnp.float32) * 1.5))', "wide"),
     Fault("head and head size swapped", "tensor_parallel", 'shard(q, "x", None, "y", None)', 'shard(q, "x", None, None, "y")', "shard(q"),
-    Fault("hidden units and sequence swapped", "tensor_parallel", 'shard(up, "x", None, "y")', 'shard(up, "x", "y", None)', "shard(up"),
+    Fault("a batch axis forgotten of hidden units", "tensor_parallel", 'shard(up, "x", None, "y")', 'shard(up, None, None, "y")', "shard(up"),
     Fault("the output matrix split by columns", "tensor_parallel", '(2048, 512), "y", None)', '(2048, 512), None, "y")', "w['down']"),
     Fault("the output projection split by columns", "tensor_parallel", '(8, 64, 512), "y", None, None)', '(8, 64, 512), None, None, "y")', "w['o']"),
     Fault("one projection split along its sum", "tensor_parallel", '"v": laid(mesh, (512, 8, 64), None, "y", None)', '"v": laid(mesh, (512, 8, 64), "y", None, None)', "w['v']"),
@@ -57,23 +57,27 @@ FAULTS = (
     Fault("the head split along its sum", "embedding", '(256, 4096), None, "y")', '(256, 4096), "y", None)', "['head']"),
     Fault("logits replicated over the vocabulary", "embedding", 'P("x", None, "y")', 'P("x", None, None)', "with_sharding_constraint(logits"),
     Fault("logits on the sequence", "embedding", 'P("x", None, "y")', 'P("x", "y", None)', "with_sharding_constraint(logits"),
-    Fault("tokens on the sequence", "embedding", '(16, 128), "x", None, dtype', '(16, 128), None, "x", dtype', "tokens"),
+    Fault("tokens on the sequence", "embedding", '(64, 512), "x", None, dtype', '(64, 512), None, "x", dtype', "tokens"),
     Fault("activations on features under FSDP", "remat", 'P(("x", "y"), None)', 'P(None, ("x", "y"))', "with_sharding_constraint(h"),
     Fault("half of the batch axes forgotten", "remat", 'P(("x", "y"), None)', 'P("y", None)', "with_sharding_constraint(h"),
     Fault("attention's output on the sequence", "heads", 'P("x", None, None)', 'P(None, "x", None)', "with_sharding_constraint(out"),
     Fault("queries split along their sum", "heads", '"q": laid(mesh, (512, 512), None, "y")', '"q": laid(mesh, (512, 512), "y", None)', "w['q']"),
     Fault("the way out of attention split by columns", "heads", '"o": laid(mesh, (512, 512), "y", None)', '"o": laid(mesh, (512, 512), None, "y")', "w['o']"),
     Fault("the batch split where the ring wants the sequence", "ring_attention", '(4, 1024, 256), None, "x", None)', '(4, 1024, 256), "x", None, None)', "h"),
+    Fault("a constraint in a scan forgets the batch", "fsdp_tp", 'P("x", None, None)', 'P(None, None, "y")', "with_sharding_constraint(h"),
+    Fault("keys split along their sum", "heads", '"k": laid(mesh, (512, 128), None, "y")', '"k": laid(mesh, (512, 128), "y", None)', "w['k']"),
+    Fault("a batch axis forgotten of queries", "tensor_parallel", 'shard(q, "x", None, "y", None)', 'shard(q, None, None, "y", None)', "shard(q"),
+    Fault("an out_sharding left out", "explicit_block", ', out_sharding=P("x", None, None)', "", "w[\"down\"]"),
+    Fault("an out_sharding on the sequence", "explicit_block", 'out_sharding=P("x", None, None)', 'out_sharding=P(None, "x", None)', "h + out"),
     Fault("a pipeline's stages split by rows", "pipeline", '256, 256), "x")', '256, 256), None, "x")', "w"),
 )  # fmt: skip
 
-_WIDE = '''
+_WIDE = """
 def wide(w):
-    w = w.astype(jnp.float32)
     w = jax.lax.with_sharding_constraint(w, jax.NamedSharding(_mesh, P(None, None)))
     return w.astype(jnp.bfloat16)
 
-'''
+"""
 
 
 def planted(fault: Fault) -> str:

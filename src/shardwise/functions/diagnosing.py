@@ -21,6 +21,7 @@ from shardwise.errors import CompileError, MeshError
 from shardwise.functions.causes import Cause, cause_of
 from shardwise.functions.diagnosis import Diagnosis, Place
 from shardwise.functions.explicit import stop_of, whole_tracebacks
+from shardwise.functions.holding import held_whole
 from shardwise.functions.pasting import text_of
 from shardwise.functions.pricing import Price, Where, hardware_for, price, totals
 from shardwise.functions.remedies import remedied
@@ -96,7 +97,7 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
         graph = ready.graph()
     except NoPassesError as error:
         notes.append(f"{error}: only the audit of a compiled program tells what moves (on=..., or sw.audit)")
-        return Diagnosis(name, Mesh(()), hardware, (), None, uneven, None, tuple(notes))
+        return Diagnosis(name, Mesh(()), hardware, (), None, uneven, notes=tuple(notes))
     moved = movements(graph)
     users = graph.users()
     causes = [cause_of(graph, each, users) for each in moved]
@@ -104,8 +105,9 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
     if remedies:
         places = remedied(ready, graph, places, members, causes, where)
     return Diagnosis(
-        name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, None, tuple(notes), graph.unread
-    )
+        name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, tuple(held_whole(graph)),
+        notes=tuple(notes), unread=graph.unread,
+    )  # fmt: skip
 
 
 def _name(where: Where) -> str:

@@ -16,9 +16,7 @@ from shardwise.intent.shardy import Change
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 
-RemedyKind = Literal[
-    "constraint-dropped", "constraint-changed", "argument", "result", "inside", "convert-first", "padding", "out-sharding"
-]
+RemedyKind = Literal["constraint-dropped", "constraint-changed", "argument", "result", "inside", "convert-first", "held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +24,21 @@ class Remedy:
     """A way out, and what it saves: the function was propagated again with it.
 
     Attributes:
-        says: in words.
+        says: in words; `line` where, of a constraint or what an operation makes.
         paste: what to write where; None where the file's text does not show the place.
         arguments: those to lay out otherwise, by name; `layout` how.
-        wire_bytes, seconds: what the whole function moves less in one call.
+        wire_bytes, seconds: what the whole function moves less in one call; `memory_bytes` what one device holds less.
     """
 
     kind: RemedyKind
     says: str
+    line: Line | None = None
     paste: Paste | None = None
     arguments: tuple[str, ...] = ()
     layout: Layout | None = None
     wire_bytes: float = 0.0
     seconds: float = 0.0
+    memory_bytes: float = 0.0
     changes: tuple[Change, ...] = field(default=(), repr=False)
 
     @property
@@ -46,7 +46,7 @@ class Remedy:
         """What to paste: the line as it should be, or the calls that lay out the arguments."""
         if self.paste is not None:
             return self.paste.new.strip()
-        if self.kind != "argument" or self.layout is None:
+        if self.kind not in ("argument", "held") or self.layout is None:
             return ""
         spec = f"jax.NamedSharding(mesh, jax.{spec_text(self.layout)})"
         return "\n".join(f"{name} = jax.device_put({name}, {spec})" for name in self.arguments)
@@ -99,6 +99,7 @@ class Diagnosis:
         places: where data moves: first those whose way out saves most, then the dearest.
         totals: what the whole function costs one device, as far as layouts say it; None where Shardy's passes do not run.
         findings: what else stands out: layouts that cannot be had; with devices, what their audit finds.
+        held: arguments that every device holds whole and need not, as the state of an optimizer, each with its layout.
         truth: the compiled program beside it, where devices are named.
         notes: what was taken for granted; `unread` what could not be read.
         stop: under Explicit axes, where tracing stops; there are no places then.
@@ -111,6 +112,7 @@ class Diagnosis:
     places: tuple[Place, ...]
     totals: Totals | None
     findings: tuple[Finding, ...] = ()
+    held: tuple[Remedy, ...] = ()
     truth: object | None = None
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

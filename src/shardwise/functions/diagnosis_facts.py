@@ -15,10 +15,10 @@ def facts(found: Diagnosis) -> dict[str, Any]:
 
     Keys: `name`, `mesh` (axis to size), `hardware`, `wire_bytes` and `seconds` (of one device in one call, modelled; None where
     Shardy's view is not to be had), `places` (dearest first: `line`, `via`, `text`, `subjects`, `before`, `after`,
-    `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `notes`, `remedy`), `stop`
+    `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `notes`, `remedy`), `held` (remedies), `stop`
     (`line`, `text`, `operation`, `equation`, `because`, `options`, or None), `pastes`, `findings`, `truth` (`target`,
     `explained`, `answers`, `gone`, or None), `notes` and `unread`. A remedy has `kind`, `says`, `paste` (`file`, `line`, `old`,
-    `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`, `seconds`.
+    `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`, `seconds`, `memory_bytes`.
     """
     total: Any = found.totals
     truth: Any = found.truth
@@ -29,6 +29,7 @@ def facts(found: Diagnosis) -> dict[str, Any]:
         "wire_bytes": None if total is None else total.wire_bytes,
         "seconds": None if total is None else total.moving_seconds,
         "places": [_place(each) for each in found.places],
+        "held": [_remedy(each) for each in found.held],
         "stop": None if found.stop is None else _stop(found.stop),
         "pastes": [_paste(each) for each in found.pastes],
         "findings": [
@@ -85,6 +86,7 @@ def _remedy(each: Remedy) -> dict[str, Any]:
         "layout": None if each.layout is None else str(each.layout),
         "wire_bytes": each.wire_bytes,
         "seconds": each.seconds,
+        "memory_bytes": each.memory_bytes,
     }
 
 

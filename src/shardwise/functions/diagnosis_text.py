@@ -48,6 +48,8 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     if rest := diagnosis.places[MOST_PLACES:]:
         sent = bytes_text(sum(place.wire_bytes for place in rest))
         yield f"... and {counted(len(rest), 'place')} more, {sent} (diagnosis.places, --json)"
+    for each in diagnosis.held:
+        yield from _folded("memory", each.says)
     if diagnosis.truth is not None:
         yield ""
         yield from str(diagnosis.truth).split("\n")

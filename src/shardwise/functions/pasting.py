@@ -91,7 +91,7 @@ def constrained(line: Line, layout: Layout) -> Paste | None:
                 file, statement.end_lineno or number, "", f"{indent}{name} = jax.lax.with_sharding_constraint({name}, {spec})"
             )
         value = getattr(statement, "value", None)
-        if isinstance(statement, ast.Return | ast.Assign) and isinstance(value, ast.expr) and not isinstance(value, ast.Tuple):
+        if isinstance(statement, ast.Return) and isinstance(value, ast.expr) and not isinstance(value, ast.Tuple):
             old = ast.get_source_segment(text, value)
             if old:
                 return Paste(file, value.lineno, old, f"jax.lax.with_sharding_constraint({old}, {spec})")

@@ -83,18 +83,21 @@ class Totals:
     Attributes:
         moving_seconds, wire_bytes: of all movements, one after the other.
         multiplying_seconds: of all matmuls at the chip's peak, those that replicas repeat counted for each.
-        made_bytes: of every array that an operation makes: what grows when work is repeated or arrays are held whole.
+        writing_seconds: of every array that an operation makes, written once at the speed of the memory: it grows when work is
+            repeated or arrays are held whole. Fused operations write less, so that it is an upper bound.
+        argument_bytes: what one device holds of the arguments.
     """
 
     moving_seconds: float
     wire_bytes: float
     multiplying_seconds: float
-    made_bytes: float
+    writing_seconds: float
     argument_bytes: float
 
     @property
     def seconds(self) -> float:
-        return self.moving_seconds + self.multiplying_seconds
+        """All of it one after the other: by this ways out are compared."""
+        return self.moving_seconds + self.multiplying_seconds + self.writing_seconds
 
 
 def totals(graph: Graph, where: Where, moved: Sequence[Movement] | None = None) -> Totals:
@@ -112,7 +115,7 @@ def totals(graph: Graph, where: Where, moved: Sequence[Movement] | None = None) 
         math.fsum(trips * each.seconds for trips, each in priced),
         math.fsum(trips * each.wire_bytes for trips, each in priced),
         flops / chip.flops("bfloat16", graph.mesh),
-        made,
+        made / chip.memory_speed(graph.mesh),
         sum(local_bytes(graph, number) for number in graph.arguments),
     )
 

@@ -107,4 +107,4 @@ def remedy(graph: Graph, found: Outcome, now: Totals) -> Remedy:
         else ""
     )
     says += f"{changes}: {bytes_text(saved_bytes)} and {seconds_text(saved_seconds)} less a call"
-    return Remedy(trial.kind, says, paste, arguments, trial.layout, saved_bytes, saved_seconds, trial.changes)
+    return Remedy(trial.kind, says, trial.line, paste, arguments, trial.layout, saved_bytes, saved_seconds, trial.changes)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from shardwise.compiled.facts import Line
 from shardwise.functions.causes import Cause
 from shardwise.functions.diagnosis import RemedyKind
+from shardwise.functions.holding import last_name
+from shardwise.functions.pasting import constrained
 from shardwise.functions.pricing import Totals, Where, price, totals
 from shardwise.intent.flowgraph import Constraint, Graph, Operation, Value, root_of
 from shardwise.intent.movements import Movement, movements
@@ -19,7 +21,10 @@ from shardwise.intent.shardy import ArgumentLaid, Change, ConstraintLaid, Inside
 from shardwise.layout import Axes, Layout, splits
 
 MOST_LAYOUTS = 12  # that are tried of one array
-MOST_GROWN = 1.02  # what arrays and arguments may take more
+# What loops, slices and lookups make on the way has no name of the user's own.
+_UNNAMED = frozenset({"constant", "iota", "dynamic_slice", "dynamic_update_slice", "broadcast_in_dim", "compare"})
+MOST_GROWN = 1.02  # how much more arguments may take, and matmuls
+MOST_WRITTEN = 1.25  # and all arrays that are made
 LEAST_WON = 0.01  # of the seconds that the function moves data
 Key = tuple[str, tuple[int, ...], str]
 
@@ -74,7 +79,7 @@ def helps(before: Totals, after: Totals) -> bool:
         after.moving_seconds < before.moving_seconds * (1 - LEAST_WON)
         and after.wire_bytes < before.wire_bytes
         and after.seconds < before.seconds
-        and after.made_bytes <= before.made_bytes * MOST_GROWN
+        and after.writing_seconds <= before.writing_seconds * MOST_WRITTEN
         and after.argument_bytes <= before.argument_bytes * MOST_GROWN
         and after.multiplying_seconds <= before.multiplying_seconds * MOST_GROWN
     )
@@ -116,7 +121,7 @@ def _arguments(graph: Graph, argument: int, like: Sequence[Layout]) -> Iterator[
     own = graph.values[graph.arguments[argument]]
     name = graph.names[argument]
     layers = [n for n in range(len(graph.arguments)) if _family(graph.names[n]) == _family(name) and _alike(graph, n, own)]
-    twins = [n for n in range(len(graph.arguments)) if _last(graph.names[n]) == _last(name) and _alike(graph, n, own)]
+    twins = [n for n in range(len(graph.arguments)) if last_name(graph.names[n]) == last_name(name) and _alike(graph, n, own)]
     for layout in _layouts(graph, own.shape, own.layout, like):
         for numbers in dict.fromkeys((tuple(layers), tuple(twins))):
             yield Trial("argument", tuple(ArgumentLaid(n, layout) for n in numbers), layout, None, numbers)
@@ -129,10 +134,6 @@ def _alike(graph: Graph, argument: int, own: Value) -> bool:
 
 def _family(name: str) -> str:
     return re.sub(r"\[\d+\]", "[*]", name)
-
-
-def _last(name: str) -> str:
-    return re.findall(r"\[[^\]]*\]|\.\w+|^\w+", name)[-1] if name else ""
 
 
 def _results(graph: Graph, value: Value, like: Sequence[Layout]) -> Iterator[Trial]:
@@ -153,15 +154,18 @@ def _results(graph: Graph, value: Value, like: Sequence[Layout]) -> Iterator[Tri
             and maker.line is not None
             and len(maker.results) == 1
         ):
-            outside = [user for user, _ in users.get(chain.number, []) if _beyond(graph, users, user, maker)]
-            if outside and maker.name not in ("constant", "iota"):
+            forward = [user for user, _ in users.get(chain.number, []) if _direction(user) == _direction(maker)]
+            outside = bool(forward) and all(_beyond(graph, users, user, maker) for user in forward)
+            if outside and not _direction(maker) and maker.name not in _UNNAMED:
                 alike = [
                     each.lowered for each in graph.operations
                     if each.lowered is not None and each.line == maker.line and each.name == maker.name
                     and each.scope.rpartition("/")[2] == maker.scope.rpartition("/")[2]
                     and graph.values[each.results[0]].shape == chain.shape and _direction(each) == _direction(maker)
                 ]  # fmt: skip
-                for layout in _layouts(graph, chain.shape, chain.layout, like):
+                for layout in _near(graph, chain, like):
+                    if constrained(maker.line, layout) is None:
+                        break
                     changes = tuple(ResultLaid(number, layout) for number in dict.fromkeys(alike))
                     yield Trial("result", changes, layout, maker.line)
         if maker.name not in ("reshard", "sum", "convert", "reshape", "transpose", "add", "maximum", "multiply"):
@@ -238,6 +242,23 @@ def _layouts(graph: Graph, shape: tuple[int, ...], own: Layout, like: Sequence[L
     full = [each for each in (*same, *more) if len(each.axes) >= len(own.axes)]
     found = [each for each in dict.fromkeys((*known, *full)) if each != own and _divides(graph, shape, each)]
     return list(itertools.islice(found, MOST_LAYOUTS))
+
+
+def _near(graph: Graph, value: Value, like: Sequence[Layout]) -> list[Layout]:
+    """Layouts for what an operation makes: those alike, and its own with one axis moved, added or taken away."""
+    alike = {tuple(axes for _, axes in each.dims) for each in like}
+    own = [axes for _, axes in value.layout.dims]
+    found = []
+    for layout in _layouts(graph, value.shape, value.layout, like):
+        dims = [axes for _, axes in layout.dims]
+        changed = {axis for axis in (*layout.axes, *value.layout.axes) if _where(own, axis) != _where(dims, axis)}
+        if tuple(dims) in alike or len(changed) == 1:
+            found.append(layout)
+    return found
+
+
+def _where(dims: Sequence[Axes], axis: str) -> int | None:
+    return next((place for place, axes in enumerate(dims) if axis in axes), None)
 
 
 def _plain(axes: Axes, graph: Graph) -> bool:

@@ -88,6 +88,8 @@ def flatten(tree: Tree, original: Tree, between: Propagated, arguments: Sequence
     mesh = max((mesh_in(each) for each in tree.meshes), key=lambda grid: grid.size, default=Mesh(()))
     ways = Ways()
     nodes = [node for function in original.functions.values() for node in every_node(function)]
+    for location in dict.fromkeys(node.location for node in nodes):
+        ways.add(frames_in(location))
     results = tuple(each.get("jax.result_info", "").strip('"') or "the result" for each in tree.given["main"])
     asked = _constraints(nodes, original, ways)
     by_number = {each.number: each.line for each in asked}

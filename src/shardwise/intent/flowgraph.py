@@ -132,11 +132,15 @@ class Graph:
     unread: tuple[str, ...] = ()
 
     def users(self) -> dict[int, list[tuple[Operation, int]]]:
-        """For each value the operations that take it, and as which operand."""
+        """For each value the operations that take it, and as which operand; inside of loops and functions too."""
         found: dict[int, list[tuple[Operation, int]]] = {}
         for operation in self.operations:
             for place, number in enumerate(operation.operands):
                 found.setdefault(number, []).append((operation, place))
+        for value in reversed(self.values):
+            if value.same is not None and value.number in found:
+                known = found.setdefault(value.same, [])
+                known += [each for each in found[value.number] if each not in known]
         return found
 
     def maker(self, value: Value) -> Operation | None:

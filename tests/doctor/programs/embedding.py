@@ -25,5 +25,5 @@ def build(mesh):
         "dense": laid(mesh, (256, 256), None, None),
         "head": laid(mesh, (256, 4096), None, "y"),
     }
-    tokens = laid(mesh, (16, 128), "x", None, dtype=jnp.int32)
+    tokens = laid(mesh, (64, 512), "x", None, dtype=jnp.int32)
     return jax.value_and_grad(loss), (types, tokens, tokens)

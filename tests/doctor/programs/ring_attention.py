@@ -35,5 +35,7 @@ def build(mesh):
         mixed = attention(q, k, v)
         return jnp.einsum("bsnh,nhd->bsd", mixed, w["o"])
 
-    types = {name: laid(mesh, (256, 8, 32), None, "y", None) for name in "qkv"} | {"o": laid(mesh, (8, 32, 256), "y", None, None)}
+    types = {name: laid(mesh, (256, 8, 32), None, "y", None) for name in "qkv"} | {
+        "o": laid(mesh, (8, 32, 256), "y", None, None)
+    }
     return block, (laid(mesh, (4, 1024, 256), None, "x", None), types)
