@@ -19,7 +19,7 @@ from shardwise.units import bytes_text, seconds_text
 
 MOST_PLACES = 8  # for which ways out are looked for, the dearest first
 MOST_TRIALS = 90
-MOST_OPERATIONS = 60_000  # that are propagated in all trials together
+MOST_OPERATIONS = 32_000  # that are propagated in all trials together
 LEAST_SHARE = 0.01  # of what the function moves that a place must take
 
 

@@ -17,7 +17,8 @@ from shardwise.layout import Layout
 _PIPELINE = "builtin.module(sdy-propagation-pipeline)"
 _EXPANDED = "builtin.module(func.func(chlo-legalize-to-stablehlo))"  # of these operations Shardy knows no rules; so does XLA
 _TURNED = (
-    ("debug-sharding-origins=false", "debug-sharding-origins=true"),
+    # Not of sdy-apply-sharding-constraints, which ends the process on some functions with a shard_map when it keeps origins.
+    ("debug-sharding-origins=false keep-sharding-rules", "debug-sharding-origins=true keep-sharding-rules"),
     ("enable-full-version=false", "enable-full-version=true"),
     (",func.func(sdy-drop-sharding-rules)", ""),
     (" module-dump-directory= ", " "),
@@ -87,8 +88,10 @@ def changed(operation: Any, changes: Iterable[Change]) -> Any:
 
     copied = operation.clone()
     with copied.context, ir.Location.unknown():
-        for change in changes:
-            _change(copied, change)
+        wanted = tuple(changes)
+        numbers = {number_of(each): each for each in walked(copied)} if wanted else {}
+        for change in wanted:
+            _change(copied, change, numbers)
     return copied
 
 
@@ -135,7 +138,7 @@ def passes(context: Any) -> tuple[str, str, str]:
     text = _NOT_NEEDED.sub("", text)
     head, split, tail = text.partition(",sdy-export-named-computations")
     middle, insertion, end = tail.partition(",func.func(sdy-insert-explicit-reshards{")
-    if not split or not insertion or "debug-sharding-origins=true" not in head or "enable-full-version=true" not in tail:
+    if not split or not insertion or "debug-sharding-origins=true keep" not in head or "enable-full-version=true" not in tail:
         raise NoPassesError("the pipeline of this jaxlib is written otherwise: sdy-propagation-pipeline")
     return f"{head})", f"builtin.module({split[1:]}{middle})", f"builtin.module({insertion[1:]}{end}"
 
@@ -238,11 +241,6 @@ def walked(operation: Any) -> Iterator[Any]:
                 yield from walked(inner.operation)
 
 
-def constraints(operation: Any) -> list[Any]:
-    """The constraints of a module that was not propagated yet, in order."""
-    return [each for each in walked(operation) if each.name == "sdy.sharding_constraint"]
-
-
 def text(operation: Any, name: str) -> str:
     """An attribute of an operation as text; empty where it has none."""
     return str(operation.attributes[name]) if name in operation.attributes else ""
@@ -282,7 +280,7 @@ def _wanted(operation: Any) -> Iterator[tuple[int, str]]:
             yield number, laid
 
 
-def _change(module: Any, change: Change) -> None:
+def _change(module: Any, change: Change, numbers: dict[int | None, Any]) -> None:
     from jaxlib.mlir import ir
 
     match change:
@@ -292,7 +290,7 @@ def _change(module: Any, change: Change) -> None:
             every[argument]["sdy.sharding"] = ir.Attribute.parse(f"#sdy.sharding{_written(layout, _mesh_name(module))}")
             main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in every])
         case ConstraintLaid(constraint, layout):
-            found = next(each for each in constraints(module) if number_of(each) == constraint)
+            found = numbers[constraint]
             if layout is None:
                 found.results[0].replace_all_uses_with(found.operands[0])
                 found.erase()
@@ -300,7 +298,7 @@ def _change(module: Any, change: Change) -> None:
                 written = _written(layout, text(found, "sharding").partition("@")[2].partition(",")[0])
                 found.attributes["sharding"] = ir.Attribute.parse(f"#sdy.sharding{written}")
         case ResultLaid(number, layout):
-            found = next(each for each in walked(module) if number_of(each) == number)
+            found = numbers[number]
             _constrain(found.results[0], _written(layout, _mesh_name(module)), _following(found))
         case InsideLaid(argument, layout):
             block = functions(module)["main"].regions[0].blocks[0]
