@@ -65,7 +65,7 @@ def doctoring_parser(commands: Any, function_options: Callable[[argparse.Argumen
         "--hardware", help="a name that `shardwise hardware` lists (default: that of --on, or of the devices)"
     )
     doctoring.add_argument("--try", action="store_true", dest="attempt",
-                           help="under explicit axes, paste the first way out into a copy, and go on to the next stop")  # fmt: skip
+                           help="under explicit axes, paste the first way out into a copy, and go on")  # fmt: skip
     doctoring.add_argument("--json", action="store_true", help="print JSON")
     doctoring.add_argument("-o", "--output", metavar="FILE", help="write a picture, .svg or .html, too")
     doctoring.set_defaults(command=command_of("doctor"))

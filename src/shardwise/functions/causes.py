@@ -37,6 +37,12 @@ def cause_of(graph: Graph, moved: Movement, users: Users) -> Cause:
         return Cause(f"the shard_map asks for it: {moved.kind} over {', '.join(moved.axes)}")
     if moved.before.unreduced:
         return _summed(graph, moved, maker, users)
+    if user is not None and user.name == "custom_call" and user.rule is None:
+        target = user.target.split(" ")[0] or "a custom call"
+        says = (
+            f"{target} is opaque: the partitioner knows no rule for it and hands it whole arrays; this one is split{_by(comes)}"
+        )
+        return Cause(says, comes, "", user.operands)
     if user is not None and user.constraint is not None and graph.values[user.results[0]].layout != moved.before:
         source = _constraint_source(graph, user.constraint)
         asked = next((each.layout for each in graph.constraints if each.number == user.constraint), moved.after)
@@ -52,10 +58,6 @@ def cause_of(graph: Graph, moved: Movement, users: Users) -> Cause:
         return Cause(says, (*leaves, *comes))
     if user.rule is not None and moved.place < len(user.rule.operands):
         return _needed(graph, moved, user, user.rule, users)
-    if user.name == "custom_call":
-        target = user.target.split(" ")[0] or "a custom call"
-        says = f"{target} is opaque: the partitioner knows no rule for it, and hands it whole arrays; this one comes split{_by(comes)}"
-        return Cause(says, comes, "", user.operands)
     return Cause(f"`{called(user)}` takes it as {moved.after}; it comes as {moved.before}{_by(comes)}", comes)
 
 

@@ -1,4 +1,4 @@
-"""The doctor: from a function and its arguments to a diagnosis, by Shardy's passes alone, and by a compiler where one is named."""
+"""The doctor: from a function to a diagnosis, by Shardy's passes alone, and by a compiler where devices are named."""
 
 from __future__ import annotations
 
@@ -138,7 +138,11 @@ def _place(them: Sequence[tuple[Movement, Cause, Price]]) -> Place:
     count = sum(trip or 1 for trip in trips)
     subjects = tuple(dict.fromkeys(each.subject for each, _, _ in them))
     scopes = tuple(dict.fromkeys(each.scope for each, _, _ in them))
-    notes = () if each_price.known else ("its layouts use parts of mesh axes: bytes are an upper bound, and no time is known",)
+    notes: tuple[str, ...] = (
+        () if each_price.known else ("its layouts use parts of mesh axes: bytes are an upper bound, and no time is known",)
+    )
+    if "is opaque" in cause.says:
+        notes += ("call it within jax.shard_map, with specs as the arrays lie: then each device hands it its own part",)
     return Place(
         first.line, text_of(first.line), subjects, first.before, first.after, first.shape, first.dtype, each_price.collectives,
         each_price.wire_bytes * count, each_price.seconds * count, times, cause, scopes, None, notes, bool(first.kind),
@@ -153,7 +157,7 @@ def _mesh_of(args: tuple[Any, ...], mesh: Any, on: str | None) -> AnyMesh:
         written = None if in_force.empty else in_force
     if mesh is None and written is None and on is None:
         raise MeshError(
-            "no mesh is given, none is in force, and no argument lies on one: give mesh='x=4, y=2', or arguments laid out on one"
+            "no mesh is given, none is in force, and no argument lies on one: give mesh='x=4, y=2', or lay arguments out on one"
         )
     if mesh is None and written is not None:
         return written

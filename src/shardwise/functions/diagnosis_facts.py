@@ -14,9 +14,9 @@ def facts(found: Diagnosis) -> dict[str, Any]:
     """The facts of a diagnosis.
 
     Keys: `name`, `mesh` (axis to size), `hardware`, `wire_bytes` and `seconds` (of one device in one call, modelled; None where
-    Shardy's view is not to be had), `places` (dearest first: `line`, `via`, `text`, `subjects`, `before`, `after`,
-    `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `notes`, `remedy`), `held` (remedies), `stop`
-    (`line`, `text`, `operation`, `equation`, `because`, `options`, or None), `pastes`, `findings`, `truth` (`target`,
+    Shardy's view is not to be had), `places` (`line`, `via`, `text`, `subjects`, `before`, `after`,
+    `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `notes`, `remedy`), `held`
+    (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None), `pastes`, `findings`, `truth` (`target`,
     `explained`, `answers`, `gone`, or None), `notes` and `unread`. A remedy has `kind`, `says`, `paste` (`file`, `line`, `old`,
     `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`, `seconds`, `memory_bytes`.
     """

@@ -120,8 +120,8 @@ def compared(truth: Truth) -> str:
     made = truth.audit
     own, share = truth.own, truth.explained
     lines = [
-        f"compiled on {made.target}: {counted(len(truth.answers), 'collective')}, {100 * share:.0f} % of them asked for at a place above; "
-        f"each device sends {bytes_text(made.total_wire_bytes)} a call"
+        f"compiled on {made.target}: {counted(len(truth.answers), 'collective')}, {100 * share:.0f} % of them asked for at a "
+        f"place above; each device sends {bytes_text(made.total_wire_bytes)} a call"
     ]
     by_place: dict[int | None, list[Answer]] = {}
     for each in truth.answers:
@@ -137,15 +137,12 @@ def compared(truth: Truth) -> str:
             f"  made      {number + 1}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}, {sent}{waits}"
         )
     if truth.gone:
-        lines.append(
-            f"  gone      {', '.join(str(number + 1) for number in truth.gone)}: asked for, and the compiler found another way or joined it"
-        )
+        gone = ", ".join(str(number + 1) for number in truth.gone)
+        lines.append(f"  gone      {gone}: asked for, and the compiler found another way, or joined it with others")
     for each in own[:MOST_PLACES]:
         array = f"{each.dtype}[{','.join(map(str, each.shape))}]"
-        lines.append(
-            f"  not asked {each.kind} over {', '.join(each.axes) or '?'} of {array}, {bytes_text(each.wire_bytes)}, from {each.line.short}: "
-            "the compiler's own"
-        )
+        what = f"{each.kind} over {', '.join(each.axes) or '?'} of {array}, {bytes_text(each.wire_bytes)}"
+        lines.append(f"  not asked {what}, from {each.line.short}: the compiler's own")
     if len(own) > MOST_PLACES:
         lines.append(f"  ... and {len(own) - MOST_PLACES} more of the compiler's own")
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from shardwise.planning.ranking import ranking
 from shardwise.steps import describe
 
 MOST_OPTIONS = 6
-_NAMES = "IJKLMNOPQRSTUVWXYZ"
+_NAMES: str = "IJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +159,14 @@ def _labels(found: _Failing, joined: Sequence[tuple[int, int]]) -> tuple[list[st
     """The names of the dimensions of both operands: the letters of the einsum, or fresh ones."""
     one, other = found.avals
     if found.letters is not None:
-        left, right = [str(letter).upper() for letter in found.letters[0]], [str(letter).upper() for letter in found.letters[1]]
+        left, right = ([str(letter).upper() for letter in letters] for letters in found.letters)
         if (
             len(left) == one.ndim
             and len(right) == other.ndim
             and len({*found.letters[0], *found.letters[1]}) == len({*left, *right})
         ):
             return left, right
-    fresh = iter(list(_NAMES))
+    fresh = iter([str(name) for name in _NAMES])
     left, right = [next(fresh) for _ in range(one.ndim)], [""] * other.ndim
     for mine, its in joined:
         right[its] = left[mine]

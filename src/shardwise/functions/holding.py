@@ -35,8 +35,9 @@ def held_whole(graph: Graph) -> Iterator[Remedy]:
         if saved >= LEAST_BYTES:
             names = tuple(graph.names[place] for place in places)
             told = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-            says = f"every device holds {told} whole; lay {'it' if len(names) == 1 else 'them'} out as {spec_text(layout)}, as {name} is: "
-            yield Remedy("held", says + f"{bytes_text(saved)} of memory less", None, None, names, layout, 0.0, 0.0, saved)
+            laid = f"lay {'it' if len(names) == 1 else 'them'} out as {spec_text(layout)}, as {name} is"
+            says = f"every device holds {told} whole; {laid}: {bytes_text(saved)} of memory less"
+            yield Remedy("held", says, arguments=names, layout=layout, memory_bytes=saved)
 
 
 def last_name(name: str) -> str:

@@ -92,7 +92,8 @@ def remedy(graph: Graph, found: Outcome, now: Totals) -> Remedy:
         case "argument":
             assert trial.layout is not None
             arguments = names = tuple(graph.names[number] for number in trial.arguments)
-            says = f"lay out {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} as {spec_text(trial.layout)}"
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            says = f"lay out {', '.join(names[:3])}{more} as {spec_text(trial.layout)}"
         case "inside":
             assert trial.layout is not None
             arguments = (graph.names[trial.arguments[0]],)
@@ -107,4 +108,6 @@ def remedy(graph: Graph, found: Outcome, now: Totals) -> Remedy:
         else ""
     )
     says += f"{changes}: {bytes_text(saved_bytes)} and {seconds_text(saved_seconds)} less a call"
-    return Remedy(trial.kind, says, trial.line, paste, arguments, trial.layout, saved_bytes, saved_seconds, trial.changes)
+    return Remedy(
+        trial.kind, says, trial.line, paste, arguments, trial.layout, saved_bytes, saved_seconds, changes=trial.changes
+    )  # fmt: skip

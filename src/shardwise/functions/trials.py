@@ -117,11 +117,12 @@ def _same_place(one: Constraint, other: Constraint) -> bool:
 
 
 def _arguments(graph: Graph, argument: int, like: Sequence[Layout]) -> Iterator[Trial]:
-    """An argument laid out otherwise, with those of other layers; and with all of its shape and last name, as optimizers hold."""
+    """An argument laid out otherwise, with those of other layers; and with all of its shape and last name, as of optimizers."""
     own = graph.values[graph.arguments[argument]]
     name = graph.names[argument]
-    layers = [n for n in range(len(graph.arguments)) if _family(graph.names[n]) == _family(name) and _alike(graph, n, own)]
-    twins = [n for n in range(len(graph.arguments)) if last_name(graph.names[n]) == last_name(name) and _alike(graph, n, own)]
+    alike = [number for number in range(len(graph.arguments)) if _alike(graph, number, own)]
+    layers = [number for number in alike if _family(graph.names[number]) == _family(name)]
+    twins = [number for number in alike if last_name(graph.names[number]) == last_name(name)]
     for layout in _layouts(graph, own.shape, own.layout, like):
         for numbers in dict.fromkeys((tuple(layers), tuple(twins))):
             yield Trial("argument", tuple(ArgumentLaid(n, layout) for n in numbers), layout, None, numbers)

@@ -1,4 +1,4 @@
-"""From a propagated module to a graph: loops, branches and calls are laid out flat, and every value has its layout and sources."""
+"""From a propagated module to a graph: loops, branches and calls laid out flat, every value with its layout and sources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MANUAL = re.compile(r"mc_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What annotations of a module are called: arguments, constraints and maps, with their lines, and the numbers of constraints."""
+    """What the annotations of a module are called: arguments, results, constraints by number; and their lines."""
 
     arguments: tuple[str, ...]
     results: tuple[str, ...]
@@ -275,6 +275,9 @@ def _while(flat: _Flat, node: Node, env: dict[int, int], where: _Where) -> None:
     handed = _block(
         flat, body, inside, replace(where, trips=None if turns is None or where.trips is None else where.trips * turns)
     )
+    for number, value in zip(taken, handed, strict=True):
+        own = flat.values[inside[number]]
+        flat.values[own.number] = replace(own, carried=value != own.number)
     for place, (number, value) in enumerate(zip(node.results, handed, strict=True)):
         env[number] = _value(flat, number, sharding, origins, same=value, place=place)
 

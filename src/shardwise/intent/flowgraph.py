@@ -54,6 +54,7 @@ class Value:
         maker: the operation that makes it; None for an argument.
         argument: the argument that it is, if it is one.
         same: the value that it is in other clothes: what enters a loop or a function.
+        carried: it is what a loop carries from turn to turn: `same` is what it was before the first.
     """
 
     number: int
@@ -64,6 +65,7 @@ class Value:
     maker: int | None = None
     argument: int | None = None
     same: int | None = None
+    carried: bool = False
 
     def source(self, axis: str) -> Source:
         return dict(self.sources).get(axis, Source("unknown"))
@@ -150,6 +152,8 @@ class Graph:
 def root_of(graph: Graph, value: Value) -> Value:
     """The value that an array is before views, converts, loops and calls: an argument, or what computes it."""
     for _ in range(len(graph.values)):
+        if value.carried:
+            return value
         if value.same is not None:
             value = graph.values[value.same]
             continue

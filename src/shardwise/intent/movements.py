@@ -1,4 +1,4 @@
-"""What is moved: every change of layout and every sum over devices of a graph, with the array, the line and the bytes' shape."""
+"""What is moved: every change of layout and every sum over devices of a graph, with the array and the line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from shardwise.intent.flattening import COLLECTIVES
 from shardwise.intent.flowgraph import Graph, Operation, Value, root_of
 from shardwise.layout import Axes, Layout
 
+Users = dict[int, list[tuple[Operation, int]]]
 _MANUAL = frozenset(COLLECTIVES.values())
+# Calls that move nothing, or that the partitioner knows: it hands any other one whole arrays.
+_HARMLESS = frozenset({
+    "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "MoveToHost", "MoveToDevice",
+    "PartialReduce", "TopK", "mhlo.topk", "CustomSPMDPartitioning", "xla_python_cpu_callback", "xla_ffi_python_cpu_callback",
+    "LayoutConstraint", "Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "approx_top_k", "xla.sdy.PropagationBarrier",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ def _movements(graph: Graph) -> Iterator[Movement]:
     for operation in graph.operations:
         if operation.number in done:
             continue
+        if not operation.manual:
+            yield from _unsaid(graph, operation, users)
         if operation.name in _MANUAL and operation.manual:
             yield _by_hand(graph, operation)
         elif operation.name in ("reshard", "sum"):
@@ -67,6 +76,33 @@ def _movements(graph: Graph) -> Iterator[Movement]:
                         made, after = cut, cut.layout
             if before != after and not sliced(before, after):
                 yield _moved(graph, operation, taken, made, before, after, users.get(made.number, []))
+
+
+def _unsaid(graph: Graph, operation: Operation, users: Users) -> Iterator[Movement]:
+    """What is moved though no pass says it: what an opaque call is handed, and partial results of several arrays."""
+    if operation.name == "custom_call" and operation.rule is None and operation.target.split(" ")[0] not in _HARMLESS:
+        for place, number in enumerate(operation.operands):
+            taken = graph.values[number]
+            whole = Layout(tuple((dim, ()) for dim, _ in taken.layout.dims))
+            if taken.layout.axes:
+                found = _moved(graph, operation, taken, taken, taken.layout, whole, users.get(number, []))
+                yield replace(
+                    found, user=operation.number, place=place, line=operation.line or found.line, scope=operation.scope
+                )
+    elif operation.name == "reduce" and len(operation.results) > 1 and operation.rule is not None:
+        split = {
+            axis
+            for factors, number in zip(operation.rule.operands, operation.operands, strict=False)
+            for dim, (_, axes) in zip(factors, graph.values[number].layout.dims, strict=False)
+            if operation.rule.summed.intersection(dim)
+            for axis in axes
+        }
+        for number in operation.results:
+            made = graph.values[number]
+            if partial := split - set(made.layout.axes):
+                before = replace(made.layout, unreduced=frozenset(partial))
+                found = _moved(graph, operation, made, made, before, made.layout, users.get(number, []))
+                yield replace(found, line=operation.line, scope=operation.scope)
 
 
 def sliced(before: Layout, after: Layout) -> bool:
@@ -104,6 +140,8 @@ def _by_hand(graph: Graph, operation: Operation) -> Movement:
 def subject_of(graph: Graph, value: Value) -> str:
     """What users call an array: the argument that it is, or its dtype and shape, and what makes it."""
     root = root_of(graph, value)
+    if root.carried:
+        return f"{value.dtype}[{','.join(map(str, value.shape))}] that a loop carries"
     kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if root.argument is not None:
         return f"{graph.names[root.argument]} ({kind})"

@@ -129,7 +129,7 @@ def propagated(operation: Any) -> Propagated:
 
 
 def passes(context: Any) -> tuple[str, str, str]:
-    """The pipeline of the jaxlib at hand: up to where constraints have names, to where every value has its layout, and the rest."""
+    """The pipeline of the jaxlib at hand: to where constraints have names, to where values have layouts, and the rest."""
     from jaxlib.mlir.passmanager import PassManager
 
     text = str(PassManager.parse(_PIPELINE, context))
@@ -176,7 +176,7 @@ class Tree:
 
 
 _KEPT = (
-    "sdy.sharding", "sdy.sharding_rule", "sdy.sharding_origins", "sdy.result_sharding_origins", "sdy.block_arg_sharding_origins",
+    "sdy.sharding", "sdy.sharding_rule", "sdy.sharding_origins", "sdy.result_sharding_origins",
     "sdy.sharding_origin_name", "sharding", "out_sharding", "reduction_axes", "callee", "call_target_name", "replica_groups",
     "source_target_pairs", "in_shardings", "out_shardings", "manual_axes", "comparison_direction", "all_gather_dim",
     "scatter_dimension", "split_dimension", "concat_dimension", "backend_config", "jax.result_info", NUMBER,
@@ -222,8 +222,9 @@ _WALKED = frozenset({"func.func", "stablehlo.while", "stablehlo.case", "sdy.manu
 
 
 def _attributes(function: Any, name: str) -> tuple[dict[str, str], ...]:
-    found = function.attributes[name] if name in function.attributes else ()
-    return tuple({key: str(value) for key, value in _entries(each)} for each in found)
+    if name not in function.attributes:
+        return ()
+    return tuple({key: str(value) for key, value in _entries(each)} for each in function.attributes[name])
 
 
 def functions(operation: Any) -> dict[str, Any]:

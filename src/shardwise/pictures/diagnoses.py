@@ -33,6 +33,6 @@ def _row(number: int, place: Place) -> tuple[str, ...]:
     where = place.line.short if place.line else "no line of yours"
     remedy = "" if place.remedy is None else place.remedy.says.partition(":")[0]
     return (
-        str(number), where, what, str(place.before), str(place.after), bytes_text(place.wire_bytes), seconds_text(place.seconds),
-        remedy,
+        str(number), where, what, str(place.before), str(place.after), bytes_text(place.wire_bytes),
+        seconds_text(place.seconds), remedy,
     )  # fmt: skip

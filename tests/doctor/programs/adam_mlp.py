@@ -1,6 +1,7 @@
-"""A small network of modules with Adam, weights over x and y, as people write it with flax.nnx or equinox and optax: the state of
-the optimizer is a tree like that of the parameters. Shaped after "Scale up on multiple devices" of flax.readthedocs.io and
-docs.kidger.site/equinox (examples/parallelism); plain JAX here, with the same shapes. Written after the doctor worked."""
+"""A small network of modules with Adam, weights over x and y, as people write it with flax.nnx or equinox and optax:
+the state of the optimizer is a tree like that of the parameters. Shaped after "Scale up on multiple devices" of
+flax.readthedocs.io and docs.kidger.site/equinox (examples/parallelism); plain JAX here, with the same shapes. Written
+after the doctor worked."""
 
 import dataclasses
 

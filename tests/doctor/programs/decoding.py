@@ -1,5 +1,5 @@
-"""One step of decoding with a cache of keys and values, heads over y and requests over x. Shaped after the serving loop of
-github.com/AI-Hypercomputer/JetStream and jax-ml/jax-llm-examples. Written after the doctor worked."""
+"""One step of decoding with a cache of keys and values, heads over y and requests over x. Shaped after the serving loop
+of github.com/AI-Hypercomputer/JetStream and jax-ml/jax-llm-examples. Written after the doctor worked."""
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,5 @@
-"""A feed-forward block whose layouts are types (Explicit axes), with its out_sharding written. Shaped after "Explicit sharding" of
-docs.jax.dev (notebooks/explicit-sharding) and the scaling book's "Programming TPUs in JAX"."""
+"""A feed-forward block whose layouts are types (Explicit axes), with its out_sharding written. Shaped after "Explicit
+sharding" of docs.jax.dev (notebooks/explicit-sharding) and the scaling book's "Programming TPUs in JAX"."""
 
 import jax
 import jax.numpy as jnp

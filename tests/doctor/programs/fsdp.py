@@ -1,5 +1,5 @@
-"""A transformer's feed-forward stack under FSDP: batch and weights over x. Shaped after "Transformers" of the JAX scaling
-book (jax-ml.github.io/scaling-book/training) and the FSDP example of docs.jax.dev (notebooks/shard_map)."""
+"""A transformer's feed-forward stack under FSDP: batch and weights over x. Shaped after "Transformers" of the JAX
+scaling book (jax-ml.github.io/scaling-book/training) and the FSDP example of docs.jax.dev (notebooks/shard_map)."""
 
 import jax
 import jax.numpy as jnp

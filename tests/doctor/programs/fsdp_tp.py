@@ -1,5 +1,5 @@
-"""A training step under FSDP and tensor parallelism, layers in a scan, rematerialised, with Adam. Shaped after MaxText's decoder
-(github.com/AI-Hypercomputer/maxtext, layers/decoders.py)."""
+"""A training step under FSDP and tensor parallelism, layers in a scan, rematerialised, with Adam. Shaped after
+MaxText's decoder (github.com/AI-Hypercomputer/maxtext, layers/decoders.py)."""
 
 import jax
 import jax.numpy as jnp

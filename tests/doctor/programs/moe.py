@@ -1,5 +1,5 @@
-"""A mixture of experts with an even all-to-all inside of a shard_map. Shaped after GShard (arxiv.org/abs/2006.16668) and the expert
-parallelism of github.com/AI-Hypercomputer/maxtext (layers/moe.py). Written after the doctor worked."""
+"""A mixture of experts with an even all-to-all inside of a shard_map. Shaped after GShard (arxiv.org/abs/2006.16668)
+and the expert parallelism of github.com/AI-Hypercomputer/maxtext (layers/moe.py). Written after the doctor worked."""
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,5 @@
-"""A pipeline: stages over x, activations handed on by ppermute in a scan. Shaped after the pipeline example of docs.jax.dev
-(notebooks/shard_map) and praxis' LayerwiseShardablePipelined."""
+"""A pipeline: stages over x, activations handed on by ppermute in a scan. Shaped after the pipeline example of
+docs.jax.dev (notebooks/shard_map) and praxis' LayerwiseShardablePipelined."""
 
 import jax
 import jax.numpy as jnp

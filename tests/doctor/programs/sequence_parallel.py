@@ -1,5 +1,5 @@
-"""Tensor parallelism with sequence parallelism: between the matmuls the sequence lies over y. Shaped after "Reducing activation
-recomputation" (arxiv.org/abs/2205.05198) as MaxText (github.com/AI-Hypercomputer/maxtext) annotates it."""
+"""Tensor parallelism with sequence parallelism: between the matmuls the sequence lies over y. Shaped after "Reducing
+activation recomputation" (arxiv.org/abs/2205.05198) as MaxText (github.com/AI-Hypercomputer/maxtext) annotates it."""
 
 import jax
 import jax.numpy as jnp

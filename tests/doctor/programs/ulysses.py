@@ -1,5 +1,5 @@
-"""Attention with sequence parallelism by all-to-all: sequence over y outside, heads over y inside. Shaped after DeepSpeed-Ulysses
-(arxiv.org/abs/2309.14509). Written after the doctor worked."""
+"""Attention with sequence parallelism by all-to-all: sequence over y outside, heads over y inside. Shaped after
+DeepSpeed-Ulysses (arxiv.org/abs/2309.14509). Written after the doctor worked."""
 
 import jax
 import jax.numpy as jnp

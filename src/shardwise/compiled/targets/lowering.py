@@ -87,6 +87,8 @@ def lower_on(
         _Way(args, nullcontext, platforms, moved=True),
         _Way(homed, nullcontext, platforms, moved=True),
     ]
+    if topology is None:  # what calls Python back is lowered for this machine's own devices alone
+        ways.insert(1, _Way(homed, lambda: _under(away), (jax.default_backend(),)))
     raised: list[BaseException] = []
     while ways:
         way = ways.pop(0)
