@@ -160,7 +160,8 @@ FAULTS = (
         "optimizer state with axes swapped",
         "fsdp_tp",
         "state = types(jnp.float32)",
-        'state = {"up": laid(mesh, (4, 512, 2048), None, "y", "x", dtype=jnp.float32), "down": laid(mesh, (4, 2048, 512), None, "x", "y", dtype=jnp.float32)}',
+        'state = {"up": laid(mesh, (4, 512, 2048), None, "y", "x", dtype=jnp.float32), "down": '
+        'laid(mesh, (4, 2048, 512), None, "x", "y", dtype=jnp.float32)}',
         "mu[",
     ),
     Fault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,10 +26,10 @@ from shardwise.functions.holding import held_whole
 from shardwise.functions.pasting import text_of
 from shardwise.functions.pricing import Price, Where, hardware_for, price, totals
 from shardwise.functions.remedies import remedied
-from shardwise.functions.truth import HERE, beside
+from shardwise.functions.truth import HERE, beside, confirmed
 from shardwise.intent.flowgraph import Graph
 from shardwise.intent.movements import Movement, movements
-from shardwise.intent.propagation import intended
+from shardwise.intent.propagation import Intended, intended
 from shardwise.intent.shardy import NoPassesError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, hardware_of
@@ -77,14 +78,16 @@ def doctor(
         if stop is None:
             raise
         return Diagnosis(name_of(function), Mesh.parse(where), _name(chosen), (), None, stop=stop)
-    found = diagnosed(name_of(function), lowering, chosen, remedies=remedies)
+    found, ready = diagnosed(name_of(function), lowering, chosen, remedies=remedies)
     if on is None:
         return found
-    return beside(found, function, args, on, where)
+    found = beside(found, function, args, on, where)
+    return found if ready is None or away is None else confirmed(found, ready, lowering, away, where)
 
 
-def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = True) -> Diagnosis:
-    """The diagnosis of a lowered function, as far as its annotations say it."""
+def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = True) -> tuple[Diagnosis, Intended | None]:
+    """The diagnosis of a lowered function, as far as its annotations say it, and what to propagate again, if it can."""
+    linecache.checkcache()  # files may have changed since they were read last
     uneven = tuple(layouts_not_had(uneven_constraints(lowering.traced.jaxpr.jaxpr)))
     notes = []
     if lowering.replicated:
@@ -97,17 +100,18 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
         graph = ready.graph()
     except NoPassesError as error:
         notes.append(f"{error}: only the audit of a compiled program tells what moves (on=..., or sw.audit)")
-        return Diagnosis(name, Mesh(()), hardware, (), None, uneven, notes=tuple(notes))
+        return Diagnosis(name, Mesh(()), hardware, (), None, uneven, notes=tuple(notes)), None
     moved = movements(graph)
     users = graph.users()
     causes = [cause_of(graph, each, users) for each in moved]
     places, members = _places(graph, moved, causes, where)
     if remedies:
         places = remedied(ready, graph, places, members, causes, where)
-    return Diagnosis(
+    found = Diagnosis(
         name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, tuple(held_whole(graph)),
         notes=tuple(notes), unread=graph.unread,
     )  # fmt: skip
+    return found, ready
 
 
 def _name(where: Where) -> str:

@@ -28,6 +28,7 @@ class Remedy:
         paste: what to write where; None where the file's text does not show the place.
         arguments: those to lay out otherwise, by name; `layout` how.
         wire_bytes, seconds: what the whole function moves less in one call; `memory_bytes` what one device holds less.
+        compiled_bytes: where devices are named, what one device sends in one call of its program, before and after.
     """
 
     kind: RemedyKind
@@ -39,6 +40,7 @@ class Remedy:
     wire_bytes: float = 0.0
     seconds: float = 0.0
     memory_bytes: float = 0.0
+    compiled_bytes: tuple[float, float] | None = None
     changes: tuple[Change, ...] = field(default=(), repr=False)
 
     @property
@@ -83,6 +85,11 @@ class Place:
     remedy: Remedy | None = None
     notes: tuple[str, ...] = ()
     by_hand: bool = False
+
+    @property
+    def backward(self) -> bool:
+        """Whether it stands in a backward pass."""
+        return bool(self.scopes) and all("transpose(" in scope for scope in self.scopes)
 
     @property
     def axes(self) -> Axes:

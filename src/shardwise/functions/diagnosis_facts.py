@@ -13,12 +13,14 @@ from shardwise.functions.pasting import Paste
 def facts(found: Diagnosis) -> dict[str, Any]:
     """The facts of a diagnosis.
 
-    Keys: `name`, `mesh` (axis to size), `hardware`, `wire_bytes` and `seconds` (of one device in one call, modelled; None where
-    Shardy's view is not to be had), `places` (`line`, `via`, `text`, `subjects`, `before`, `after`,
-    `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `notes`, `remedy`), `held`
-    (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None), `pastes`, `findings`, `truth` (`target`,
-    `explained`, `answers`, `gone`, or None), `notes` and `unread`. A remedy has `kind`, `says`, `paste` (`file`, `line`, `old`,
-    `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`, `seconds`, `memory_bytes`.
+    Keys: `name`, `mesh` (axis to size), `hardware`, `wire_bytes` and `seconds` (of one device in one call, modelled;
+    None where Shardy's view is not to be had), `places` (`line`, `via`, `text`, `subjects`, `before`, `after`,
+    `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `backward`, `notes`,
+    `remedy`), `held` (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None),
+    `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, or None), `notes` and `unread`. A remedy
+    has `kind`, `says`, `paste` (`file`, `line`, `old`, `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`,
+    `seconds`, `memory_bytes`,
+    `compiled_bytes` (before and after, or None).
     """
     total: Any = found.totals
     truth: Any = found.truth
@@ -71,6 +73,7 @@ def _place(each: Place) -> dict[str, Any]:
         "sources": [str(source) for source in each.cause.sources],
         "equation": each.cause.equation,
         "by_hand": each.by_hand,
+        "backward": each.backward,
         "notes": list(each.notes),
         "remedy": None if each.remedy is None else _remedy(each.remedy),
     }
@@ -87,6 +90,7 @@ def _remedy(each: Remedy) -> dict[str, Any]:
         "wire_bytes": each.wire_bytes,
         "seconds": each.seconds,
         "memory_bytes": each.memory_bytes,
+        "compiled_bytes": None if each.compiled_bytes is None else list(each.compiled_bytes),
     }
 
 

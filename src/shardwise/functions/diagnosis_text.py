@@ -91,7 +91,9 @@ def place_lines(number: int, place: Place) -> Iterator[str]:
     for note in place.notes:
         yield from _folded("note", note)
     if place.remedy is not None:
-        yield from _folded("way out", place.remedy.says)
+        before_after = place.remedy.compiled_bytes
+        made = "" if before_after is None else f"; compiled: {bytes_text(before_after[0])} -> {bytes_text(before_after[1])}"
+        yield from _folded("way out", place.remedy.says + made)
         if place.remedy.paste is not None:
             yield from _folded("paste", str(place.remedy.paste))
 
@@ -99,14 +101,11 @@ def place_lines(number: int, place: Place) -> Iterator[str]:
 def cost(place: Place) -> str:
     """What a place costs: the collectives, how often, bytes and seconds."""
     kinds = ", ".join(f"{kind} over {', '.join(axes)}" for kind, axes in place.collectives)
-    times = (
-        "as often as a loop turns that cannot be read"
-        if place.times is None
-        else f"{place.times} times"
-        if place.times != 1
-        else ""
-    )
-    return ", ".join(each for each in (kinds, times, bytes_text(place.wire_bytes), seconds_text(place.seconds)) if each)
+    times = "" if place.times == 1 else f"{place.times} times"
+    if place.times is None:
+        times = "as often as a loop turns that cannot be read"
+    backward = "in the backward pass" if place.backward else ""
+    return ", ".join(filter(None, (kinds, times, bytes_text(place.wire_bytes), seconds_text(place.seconds), backward)))
 
 
 def _folded(name: str, text: str) -> Iterator[str]:

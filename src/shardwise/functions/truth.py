@@ -10,11 +10,16 @@ from typing import Any, Literal
 
 from shardwise import views
 from shardwise.compiled.audit import Audit
-from shardwise.compiled.compiling import audit, rehearse
+from shardwise.compiled.compiling import audit, rehearse, wire_bytes_on
 from shardwise.compiled.facts import MADE_BY_A_PLAN, Collective
-from shardwise.functions.diagnosis import Diagnosis, Place
+from shardwise.compiled.targets.lowering import Lowering
+from shardwise.errors import CompileError
+from shardwise.functions.diagnosis import Diagnosis, Place, Remedy
+from shardwise.intent.propagation import Intended, with_changes
+from shardwise.units import bytes_text
 
 How = Literal["name", "line", "array", "plan", "own"]
+MOST_CONFIRMED = 4  # ways out that are compiled
 HERE = "here"  # as `on`: the devices of this machine
 
 
@@ -68,6 +73,31 @@ def beside(found: Diagnosis, function: Callable[..., Any], args: tuple[Any, ...]
     """
     made = audit(function, *args, mesh=mesh) if on == HERE else rehearse(function, *args, on=on, mesh=mesh)
     return dataclasses.replace(found, truth=truth_of(made, found.places), findings=(*found.findings, *_new(made, found)))
+
+
+def confirmed(found: Diagnosis, ready: Intended, lowering: Lowering, on: str, mesh: Any) -> Diagnosis:
+    """The ways out compiled, too, the first few: one with which the compiled program sends no less is taken back.
+
+    Raises:
+        CompileError: the compiler's process breaks down.
+    """
+    truth: Any = found.truth
+    before, told, notes = truth.audit.total_wire_bytes, dict[Remedy, Remedy | None](), list(found.notes)
+    for each in found.remedies[:MOST_CONFIRMED]:
+        try:
+            after = wire_bytes_on(lowering, with_changes(ready, each.changes), on, mesh)
+        except CompileError:
+            continue
+        told[each] = dataclasses.replace(each, compiled_bytes=(before, after)) if after < before else None
+        if after >= before:
+            notes.append(
+                f"taken back, since compiled for {on} it sends {bytes_text(after)} and not {bytes_text(before)}: {each.says}"
+            )
+    places = tuple(
+        dataclasses.replace(place, remedy=told.get(place.remedy, place.remedy)) if place.remedy else place
+        for place in found.places
+    )
+    return dataclasses.replace(found, places=places, notes=tuple(notes))
 
 
 def _new(made: Audit, found: Diagnosis) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from shardwise.intent.flattening import COLLECTIVES
 from shardwise.intent.flowgraph import Graph, Operation, Value, root_of
 from shardwise.layout import Axes, Layout
 
+_DERIVED = re.compile(r"(?:(?:transpose|jvp|vmap)\()+(.*?)\)+")  # JAX's name of what is differentiated or mapped
 Users = dict[int, list[tuple[Operation, int]]]
 _MANUAL = frozenset(COLLECTIVES.values())
 # Calls that move nothing, or that the partitioner knows: it hands any other one whole arrays.
@@ -152,4 +154,6 @@ def subject_of(graph: Graph, value: Value) -> str:
 def called(operation: Operation) -> str:
     """What users know an operation by: the last part of JAX's name of it, and of an einsum its text."""
     *_, before, last = ["", "", *operation.scope.split("/")]
-    return before if "->" in before and last == "dot_general" else last.rstrip(":") or operation.name
+    name = before if "->" in before and last == "dot_general" else last.rstrip(":") or operation.name
+    derived = _DERIVED.fullmatch(name)
+    return derived[1] if derived and derived[1] else name

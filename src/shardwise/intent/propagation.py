@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.intent.flattening import flatten
 from shardwise.intent.flowgraph import Graph
-from shardwise.intent.shardy import Change, Tree, changed, numbered, propagated, tree
+from shardwise.intent.shardy import Change, Tree, bytecode, changed, numbered, propagated, tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,11 @@ class Intended:
         copied = changed(self.module, changes)
         between = propagated(copied)
         return flatten(tree(copied), self.original, between, self.names)
+
+
+def with_changes(ready: Intended, changes: Iterable[Change]) -> bytes:
+    """The function with changes as MLIR bytecode, for a compiler."""
+    return bytecode(changed(ready.module, changes))
 
 
 def intended(module: Any, names: Sequence[str]) -> Intended:

@@ -6,6 +6,7 @@ layouts and rules of operations are kept, and every movement stands in the modul
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -102,6 +103,16 @@ class Propagated:
 
     constraints: dict[str, int]
     wanted: dict[int, str]
+
+
+def bytecode(operation: Any) -> bytes:
+    """A module that `changed` made as MLIR bytecode, without our numbers: what a compiler takes."""
+    written = io.BytesIO()
+    for each in walked(operation):
+        if NUMBER in each.attributes:
+            del each.attributes[NUMBER]
+    operation.write_bytecode(written)
+    return written.getvalue()
 
 
 def propagated(operation: Any) -> Propagated:
