@@ -58,14 +58,15 @@ def _tried(options: argparse.Namespace) -> Any:
         raise ShardwiseError(f"--try changes a copy of a file: name it, as train.py:step, and not {one_line(options.function)}")
     pastes: list[Any] = []
     found = _diagnosed(options.function, options)
-    text = Path(where).read_text(encoding="utf-8")
+    text, name_now = Path(where).read_text(encoding="utf-8"), Path(where).name
     for number in range(MOST_TRIED):
         first = found.stop.options[0] if found.stop is not None and found.stop.options else None
-        if first is None or first.paste is None or Path(first.paste.file).name != Path(where).name:
+        if first is None or first.paste is None or Path(first.paste.file).name != name_now:
             break
         pastes.append(dataclasses.replace(first.paste, file=where))
         text = apply(first.paste, text)
-        with _copied(text, f"{Path(where).stem}_{number + 1}.py") as copy:
+        name_now = f"{Path(where).stem}_{number + 1}.py"
+        with _copied(text, name_now) as copy:
             found = _diagnosed(f"{copy}:{name}", options)
     return dataclasses.replace(found, pastes=tuple(pastes))
 

@@ -15,7 +15,7 @@ import jax
 from shardwise.compiled.facts import Line
 from shardwise.compiled.text.sources import is_users
 from shardwise.errors import ShardwiseError
-from shardwise.functions.pasting import Paste, spec_text, statement_at, text_of
+from shardwise.functions.pasting import Paste, made, spec_text, statement_at, text_of
 from shardwise.functions.pricing import Where, relayout_price
 from shardwise.layout import Layout, splits
 from shardwise.mesh import Mesh
@@ -261,7 +261,7 @@ def taken_at(line: Line, layout: Layout) -> Paste | None:
     if len(found) != 1 or (old := ast.get_source_segment(text, found[0])) is None:
         return None
     table, index = (ast.get_source_segment(text, each) for each in (found[0].value, found[0].slice))
-    return Paste(file, found[0].lineno, old, f"{table}.at[{index}].get(out_sharding=jax.{spec_text(layout)})")
+    return made(file, found[0].lineno, old, f"{table}.at[{index}].get(out_sharding=jax.{spec_text(layout)})", text)
 
 
 def _divides(grid: Mesh, shape: Sequence[int], layout: Layout) -> bool:
@@ -295,7 +295,7 @@ def out_sharded(line: Line, layout: Layout, lettered: bool) -> Paste | None:
     node = calls[0]
     if isinstance(node, ast.BinOp):
         left, right = (ast.get_source_segment(text, each) for each in (node.left, node.right))
-        return Paste(file, node.lineno, old, f"jnp.matmul({left}, {right}, out_sharding=jax.{spec_text(layout)})")
+        return made(file, node.lineno, old, f"jnp.matmul({left}, {right}, out_sharding=jax.{spec_text(layout)})", text)
     assert isinstance(node, ast.Call)
     ordered = layout
     first = node.args[0] if node.args else None
@@ -304,7 +304,9 @@ def out_sharded(line: Line, layout: Layout, lettered: bool) -> Paste | None:
         if not lettered or sorted(given) != sorted(layout.names):
             return None
         ordered = Layout(tuple((letter, layout.axes_of(letter)) for letter in given))
-    return Paste(file, node.lineno, old, f"{old.rstrip()[:-1].rstrip().rstrip(',')}, out_sharding=jax.{spec_text(ordered)})")
+    return made(
+        file, node.lineno, old, f"{old.rstrip()[:-1].rstrip().rstrip(',')}, out_sharding=jax.{spec_text(ordered)})", text
+    )
 
 
 def _contracts(node: ast.AST) -> bool:
@@ -332,7 +334,7 @@ def resharded(line: Line, operation: str, changed: Sequence[int], wanted: Sequen
         if old and whole:
             start = part.col_offset - node.col_offset if part.lineno == node.lineno else whole.index(old)
             laid = f"jax.sharding.reshard({old}, jax.{spec_text(wanted[place])})"
-            return Paste(file, node.lineno, whole, whole[:start] + laid + whole[start + len(old) :])
+            return made(file, node.lineno, whole, whole[:start] + laid + whole[start + len(old) :], text)
     return None
 
 

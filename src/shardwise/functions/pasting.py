@@ -5,29 +5,37 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise.compiled.facts import Line
 from shardwise.layout import Layout
 
+_FIRST_IMPORT = re.compile(r"^(?:import|from) (?!__future__)", re.MULTILINE)
+_MODULES = {"jax": "import jax", "jnp": "import jax.numpy as jnp"}
 _SPECS = ("P", "PartitionSpec")
 _CONSTRAINTS = ("with_sharding_constraint", "reshard")
 
 
 @dataclass(frozen=True, slots=True)
 class Paste:
-    """A piece of a file in place of another: `new` where `old` stands at `line`; with no `old`, a line of its own after it."""
+    """A piece of a file in place of another: `new` where `old` stands at `line`; with no `old`, a line of its own after it.
+
+    `imports`: what the file has to import for it, and does not.
+    """
 
     file: str
     line: int
     old: str
     new: str
+    imports: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        needs = f" ({'; '.join(self.imports)})" if self.imports else ""
         if not self.old:
-            return f"after line {self.line}: {self.new.strip()}"
-        return f"in line {self.line}, in place of {self.old}: {self.new}"
+            return f"after line {self.line}: {self.new.strip()}{needs}"
+        return f"in line {self.line}, in place of {self.old}: {self.new}{needs}"
 
 
 def spec_text(layout: Layout) -> str:
@@ -38,6 +46,19 @@ def spec_text(layout: Layout) -> str:
     """
     entries = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) for _, axes in layout.dims]
     return f"P({', '.join(entries)})"
+
+
+def made(file: str, line: int, old: str, new: str, text: str) -> Paste:
+    """A paste into a file's text, with what it needs to be imported."""
+    imports = [node for node in ast.walk(_parsed(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    bound = {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names}
+    needs = (line for name, line in _MODULES.items() if re.search(rf"\b{name}\.", new) and name not in bound)
+    return Paste(file, line, old, new, tuple(needs))
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def text_of(line: Line | None) -> str:
@@ -53,7 +74,7 @@ def relaid(line: Line, layout: Layout) -> Paste | None:
     for file, _, text, statement in _statements(line):
         specs = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and _name(each.func) in _SPECS]
         if len(specs) == 1 and (old := ast.get_source_segment(text, specs[0])):
-            return Paste(file, specs[0].lineno, old, spec_text(layout).replace("P(", f"{ast.unparse(specs[0].func)}(", 1))
+            return made(file, specs[0].lineno, old, spec_text(layout).replace("P(", f"{ast.unparse(specs[0].func)}(", 1), text)
     return None
 
 
@@ -63,7 +84,7 @@ def dropped(line: Line) -> Paste | None:
         calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and _is_constraint(each) and each.args]
         if len(calls) == 1 and (old := ast.get_source_segment(text, calls[0])):
             given = calls[0].args[0]
-            return Paste(file, calls[0].lineno, old, ast.get_source_segment(text, given) or ast.unparse(given))
+            return made(file, calls[0].lineno, old, ast.get_source_segment(text, given) or ast.unparse(given), text)
     return None
 
 
@@ -76,7 +97,7 @@ def converted_first(line: Line, dtype: str) -> Paste | None:
             given = ast.get_source_segment(text, part) or ""
             start = part.col_offset - calls[0].col_offset if part.lineno == calls[0].lineno else old.index(given)
             narrow = f"{_bracketed(part, given)}.astype(jnp.{dtype})"
-            return Paste(file, calls[0].lineno, old, old[:start] + narrow + old[start + len(given) :])
+            return made(file, calls[0].lineno, old, old[:start] + narrow + old[start + len(given) :], text)
     return None
 
 
@@ -87,14 +108,13 @@ def constrained(line: Line, layout: Layout) -> Paste | None:
         spec = f"jax.NamedSharding(mesh, jax.{spec_text(layout)})"
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
             name = statement.targets[0].id
-            return Paste(
-                file, statement.end_lineno or number, "", f"{indent}{name} = jax.lax.with_sharding_constraint({name}, {spec})"
-            )
+            laid = f"{indent}{name} = jax.lax.with_sharding_constraint({name}, {spec})"
+            return made(file, statement.end_lineno or number, "", laid, text)
         value = getattr(statement, "value", None)
         if isinstance(statement, ast.Return) and isinstance(value, ast.expr) and not isinstance(value, ast.Tuple):
             old = ast.get_source_segment(text, value)
             if old:
-                return Paste(file, value.lineno, old, f"jax.lax.with_sharding_constraint({old}, {spec})")
+                return made(file, value.lineno, old, f"jax.lax.with_sharding_constraint({old}, {spec})", text)
     return None
 
 
@@ -104,6 +124,8 @@ def apply(paste: Paste, text: str) -> str:
     >>> apply(Paste("a.py", 1, "P('x')", "P(None, 'x')"), "h = shard(h, P('x'))")
     "h = shard(h, P(None, 'x'))"
     """
+    if paste.imports:  # on the line of the first import: the others keep their numbers
+        text = _FIRST_IMPORT.sub(lambda found: f"{'; '.join(paste.imports)}; {found[0]}", text, count=1)
     lines = text.split("\n")
     if not paste.old:
         return "\n".join([*lines[: paste.line], paste.new, *lines[paste.line :]])
