@@ -201,7 +201,14 @@ FAULTS = (
         "with_sharding_constraint(logits",
         missed="removed: the way out sends more once it is compiled here; with on= it is taken back",
     ),
-    Fault("logits on the sequence", "embedding", 'P("x", None, "y")', 'P("x", "y", None)', "with_sharding_constraint(logits"),
+    Fault(
+        "logits on the sequence",
+        "embedding",
+        'P("x", None, "y")',
+        'P("x", "y", None)',
+        "with_sharding_constraint(logits",
+        missed="named, removed: another constraint comes first, and saves nothing once it is compiled here",
+    ),
     Fault(
         "tokens on the sequence",
         "embedding",
@@ -216,7 +223,6 @@ FAULTS = (
         'P(("x", "y"), None)',
         'P(None, ("x", "y"))',
         "with_sharding_constraint(h",
-        missed="named, removed: another constraint comes first, and saves nothing once it is compiled here",
     ),
     Fault("half of the batch axes forgotten", "remat", 'P(("x", "y"), None)', 'P("y", None)', "with_sharding_constraint(h"),
     Fault(

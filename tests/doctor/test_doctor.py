@@ -80,6 +80,31 @@ def test_a_constraint_that_swaps_axes_is_named_with_its_line_and_is_dropped():
     assert "constraint-dropped" in str(facts(found))
 
 
+def test_full_rematerialization_is_told_with_its_line_and_a_way_out():
+    """Shaped after the reports of `[SPMD] Involuntary full rematerialization` (github.com/jax-ml/jax, openxla/xla)."""
+
+    def forward(mesh: Any) -> Any:
+        def run(a: Any) -> Any:
+            h = jnp.tanh(a)
+            h = jax.lax.with_sharding_constraint(h, jax.NamedSharding(mesh, P(None, "x", None)))
+            h = jnp.sin(h)
+            return jax.lax.with_sharding_constraint(h, jax.NamedSharding(mesh, P("y", None, "x")))
+
+        return run
+
+    mesh = sw.make_mesh("x=4, y=2", axis_types=AxisType.Auto)
+    a = laid(mesh, (32, 64, 128), ("y", "x"), None, None, dtype=jnp.float32)
+    function = forward(mesh)
+    found = sw.doctor(function, a, mesh=mesh, on="here", hardware=CHIP)
+    truth: Any = found.truth
+    assert truth.whole
+    assert "full rematerialization" in str(found)
+    place = found.places[truth.whole[0]]
+    assert place.line is not None
+    assert place.line.place.startswith(__file__)
+    assert found.remedies
+
+
 def test_collectives_in_a_map_by_hand_are_told_as_asked_for():
     def mapped(a: Any) -> Any:
         return jax.shard_map(lambda a: jax.lax.psum(a, "x"), mesh=AUTO, in_specs=P("x"), out_specs=P())(a)

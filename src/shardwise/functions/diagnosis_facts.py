@@ -17,7 +17,7 @@ def facts(found: Diagnosis) -> dict[str, Any]:
     None where Shardy's view is not to be had), `places` (`line`, `via`, `text`, `subjects`, `before`, `after`,
     `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `backward`, `notes`,
     `remedy`), `held` (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None),
-    `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, or None), `notes` and `unread`. A remedy
+    `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, `whole`, or None), `notes` and `unread`. A remedy
     has `kind`, `says`, `paste` (`file`, `line`, `old`, `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`,
     `seconds`, `memory_bytes`,
     `compiled_bytes` (before and after, or None).
@@ -51,6 +51,7 @@ def facts(found: Diagnosis) -> dict[str, Any]:
                 for each in truth.answers
             ],
             "gone": list(truth.gone),
+            "whole": list(truth.whole),
         },
         "notes": list(found.notes),
         "unread": list(found.unread),

@@ -135,6 +135,9 @@ def compared(truth: Truth) -> str:
         lines.append(
             f"  made      {number + 1}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}, {sent}{waits}"
         )
+    if truth.whole:
+        whole = ", ".join(str(number + 1) for number in truth.whole)
+        lines.append(f"  whole     {whole}: gathered whole, and each device keeps a part: full rematerialization")
     if truth.gone:
         gone = ", ".join(str(number + 1) for number in truth.gone)
         lines.append(f"  gone      {gone}: asked for, and the compiler found another way, or joined it with others")

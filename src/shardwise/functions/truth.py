@@ -46,11 +46,14 @@ class Truth:
     Attributes:
         answers: every collective of the compiled program.
         gone: the numbers of the places that no collective answers: the compiler found another way, or joined them.
+        whole: the numbers of the places where it gathers an array whole, of which each device then keeps a part: full
+            rematerialization, since it knows no steps from the one layout to the other.
     """
 
     audit: Audit = field(repr=False)
     answers: tuple[Answer, ...]
     gone: tuple[int, ...]
+    whole: tuple[int, ...] = ()
 
     @property
     def own(self) -> tuple[Collective, ...]:
@@ -117,7 +120,15 @@ def truth_of(made: Audit, places: Sequence[Place]) -> Truth:
         answers.append(Answer(each, number, how, None if share is None else share.exposed_seconds))
     answered = {each.place for each in answers}
     gone = tuple(number for number, place in enumerate(places) if number not in answered and place.wire_bytes)
-    return Truth(made, tuple(answers), gone)
+    whole = (each.place for each in answers if each.place is not None and _gathered_whole(each.collective, places[each.place]))
+    return Truth(made, tuple(answers), gone, tuple(dict.fromkeys(whole)))
+
+
+def _gathered_whole(each: Collective, place: Place) -> bool:
+    """Whether a gather makes all of an array that was to be split before and after."""
+    split = bool(place.before.axes) and bool(place.after.axes) and not place.before.unreduced
+    moves = any(set(axes) - set(place.before.axes_of(dim)) for dim, axes in place.after.dims)
+    return split and moves and each.kind == "all-gather" and math.prod(each.shape) == math.prod(place.shape)
 
 
 def _asked(each: Collective, places: Sequence[Place], taken: set[int]) -> tuple[int | None, How]:
