@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
     from shardwise.compiled.compiling import audit, rehearse
     from shardwise.errors import ShardwiseError
+    from shardwise.functions.diagnosing import doctor
+    from shardwise.functions.diagnosis import Diagnosis
     from shardwise.layout import Layout
     from shardwise.measure.comparing import compare
     from shardwise.measure.comparison import Comparison
@@ -41,6 +43,7 @@ _HOMES = {
     "Audit": "shardwise.compiled.audit",
     "Check": "shardwise.runtime.checking",
     "Comparison": "shardwise.measure.comparison",
+    "Diagnosis": "shardwise.functions.diagnosis",
     "Equation": "shardwise.notation",
     "Hardware": "shardwise.chips",
     "Layout": "shardwise.layout",
@@ -54,6 +57,7 @@ _HOMES = {
     "audit": "shardwise.compiled.compiling",
     "check": "shardwise.runtime.checking",
     "compare": "shardwise.measure.comparing",
+    "doctor": "shardwise.functions.diagnosing",
     "einsum": "shardwise.api",
     "hardware": "shardwise.chips",
     "make_mesh": "shardwise.runtime.devices",
@@ -80,15 +84,18 @@ views.offer(
         "text": {
             "Audit": "shardwise.compiled.table:table",
             "Candidate": "shardwise.planning.explain:steps",
+            "Diagnosis": "shardwise.functions.diagnosis_text:told",
             "Picture": "shardwise.pictures.plain_text:text",
             "Ranking": "shardwise.planning.explain:explain",
             "Timeline": "shardwise.schedule.timeline_text:drawn",
+            "Truth": "shardwise.functions.diagnosis_text:compared",
         },
         "trace": {"Timeline": "shardwise.schedule.chrome:trace"},
         "blocks": {"Placement": "shardwise.pictures.boards:blocks"},
         "picture": {
             "Audit": "shardwise.pictures.audits:audit_picture",
             "Comparison": "shardwise.pictures.comparisons:comparison_picture",
+            "Diagnosis": "shardwise.pictures.diagnoses:diagnosis_picture",
             "Parameters": "shardwise.pictures.parameters:Parameters.picture",
             "Placement": "shardwise.pictures.boards:placed",
             "Ranking": "shardwise.pictures.plans:plan_picture",

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from shardwise.commands.completion import SHELLS, complete
-from shardwise.commands.options import command_of, measuring_parsers, overlap_option, try_option
+from shardwise.commands.options import command_of, doctoring_parser, measuring_parsers, overlap_option, try_option
 from shardwise.errors import ShardwiseError, lines_of, one_line, quoted, shortened
 from shardwise.version import VERSION
 
@@ -283,6 +283,7 @@ def _evidence_parsers(commands: Any) -> None:
     _form_options(rehearsing)
     try_option(rehearsing)
     rehearsing.set_defaults(command=command_of("flags", "rehearse"))
+    doctoring_parser(commands, _function_options)
     locking = commands.add_parser(
         "lock",
         help="keep what functions compile to in comms.lock, and fail when it changes",

@@ -41,6 +41,36 @@ def try_option(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def doctoring_parser(commands: Any, function_options: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add `doctor` to the commands."""
+    doctoring = commands.add_parser(
+        "doctor",
+        help="why data moves in a function, line by line, and what to write instead; no compiler takes part without --on",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=4 --axis-types auto\n'
+        "  shardwise doctor train.py:step --args train.py:args --mesh x=8 --axis-types auto --on v5e:2x4\n"
+        "  shardwise doctor train.py:step --args train.py:args --mesh x=8 --try",
+    )
+    function_options(doctoring)
+    doctoring.add_argument(
+        "--on",
+        metavar="v5e:2x4",
+        help="hold what is asked for against what these devices' compiler makes (here: this machine's)",
+    )
+    doctoring.add_argument(
+        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to use; cpu simulates as many as needed"
+    )
+    doctoring.add_argument(
+        "--hardware", help="a name that `shardwise hardware` lists (default: that of --on, or of the devices)"
+    )
+    doctoring.add_argument("--try", action="store_true", dest="attempt",
+                           help="under explicit axes, paste the first way out into a copy, and go on")  # fmt: skip
+    doctoring.add_argument("--json", action="store_true", help="print JSON")
+    doctoring.add_argument("-o", "--output", metavar="FILE", help="write a picture, .svg or .html, too")
+    doctoring.set_defaults(command=command_of("doctor"))
+
+
 def measuring_parsers(commands: Any) -> None:
     """Add `compare`, `trace` and `flags` to the commands."""
     comparing = commands.add_parser(

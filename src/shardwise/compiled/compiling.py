@@ -63,6 +63,19 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
     return audited(function, args, mesh, traced, lowered, compiled)
 
 
+def wire_bytes_on(lowering: Lowering, module: bytes, on: str, mesh: AnyMesh) -> float:
+    """What one device sends in one call of another module than a lowering's, compiled in its place.
+
+    Raises:
+        CompileError: the compiler refuses.
+    """
+    topology, grid = Topology.parse(on), Mesh.parse(mesh)
+    program = dataclasses.replace(lowering.program, module=module)
+    made = _made(program, topology, grid, isolated=True)
+    read = audit_text(made.text, name="", target=str(topology), mesh=grid, hardware=None)
+    return read.total_wire_bytes
+
+
 def audited(function: Callable[..., Any], args: tuple[Any, ...], mesh: Any, traced: Any, lowered: Any, compiled: Any) -> Audit:
     """Read what the compiler made of a function for this machine's devices; see `audit`."""
     grid = _grid(mesh, args, lowered)

@@ -55,7 +55,7 @@ def findings(audit: Contents) -> tuple[Finding, ...]:
     """Everything that stands out, the most bytes first; repeated work and layouts that cannot be had before all."""
     found = [_told(them) for them in _grouped(wastes(audit))]
     found.sort(key=lambda finding: -max(finding.wire_bytes, finding.memory_bytes))
-    return (*_repeated(audit.work), *_not_had(audit.uneven), *found)
+    return (*_repeated(audit.work), *layouts_not_had(audit.uneven), *found)
 
 
 def _grouped(found: Iterable[Waste]) -> Iterator[list[Waste]]:
@@ -165,7 +165,7 @@ def _repeated(work: Work) -> Iterator[Finding]:
         )
 
 
-def _not_had(uneven: Sequence[Uneven]) -> Iterator[Finding]:
+def layouts_not_had(uneven: Sequence[Uneven]) -> Iterator[Finding]:
     """Layouts that were asked for, and that no version of JAX gives."""
     for each in uneven[:MOST_LINES]:
         became = "JAX drops it without a word, and every device returns the whole"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -33,6 +33,7 @@ class Lowering:
         moved: whether the function holds on to another mesh, and was traced there.
         arguments: what the compiled program takes, by name.
         unsaid: paths of the arguments of which neither they nor the function say a layout: the compiler chooses it.
+        module: its StableHLO, which is not to be changed.
     """
 
     program: Program
@@ -41,6 +42,7 @@ class Lowering:
     moved: bool = False
     arguments: tuple[Argument, ...] = ()
     unsaid: tuple[str, ...] = ()
+    module: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class _Way:
     moved: bool = False
 
 
-def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh) -> Lowering:
+def lower_on(
+    function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh, platform: str = "tpu"
+) -> Lowering:
     """Trace a function with its arguments at home on the axes of a mesh, which are in force, and lower it for a topology.
 
     No device takes part, though the mesh says their kind, so that what was traced before for others, which JAX remembers,
@@ -66,19 +70,25 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
     >>> lowering.replicated, lowering.moved
     (('a',), False)
 
+    Args:
+        topology: as `v5e:2x4`; None where no devices are meant, but a mesh alone: then it is lowered for `platform`.
+
     Raises:
         CompileError: the function cannot be traced; with its own error, and the line.
         MeshError: an argument's layout does not fit the mesh.
     """
-    topology = Topology.parse(topology)
-    away = target_mesh(topology, mesh, axis_types=mesh.axis_types)
+    topology = None if topology is None else Topology.parse(topology)
+    away = axes_alone(mesh) if topology is None else target_mesh(topology, mesh, axis_types=mesh.axis_types)
     homed, replicated = at_home(args, away, parameter_names(function, len(args)))
-    platforms = ("cuda" if topology.kind == "gpu" else topology.kind,)  # JAX tells the makers of GPUs apart
+    kind = platform if topology is None else topology.kind
+    platforms = ("cuda" if kind == "gpu" else kind,)  # JAX tells the makers of GPUs apart
     ways = [
         _Way(homed, lambda: _under(away), platforms),
         _Way(args, nullcontext, platforms, moved=True),
         _Way(homed, nullcontext, platforms, moved=True),
     ]
+    if topology is None:  # what calls Python back is lowered for this machine's own devices alone
+        ways.insert(1, _Way(homed, lambda: _under(away), (jax.default_backend(),)))
     raised: list[BaseException] = []
     while ways:
         way = ways.pop(0)
@@ -87,20 +97,26 @@ def lower_on(function: Callable[..., Any], args: tuple[Any, ...], topology: Any,
             with left_unbound(), way.in_force():
                 traced = traced_by_jax(function, way.args)
                 lowered = traced.lower(lowering_platforms=way.platforms)
-                arguments = arguments_of(traced, lowered.compiler_ir("stablehlo"))
+                module: Any = lowered.compiler_ir("stablehlo")
+                arguments = arguments_of(traced, module)
                 laid = {argument.name: argument.axes for argument in arguments}  # by the function's own `in_shardings`, too
                 whole = tuple(path for path in replicated if laid.get(path, ()) == ())
                 unsaid = tuple(path for path in replicated if laid.get(path, ()) is None)
-                return Lowering(program_of(lowered), traced, whole, way.moved, arguments, unsaid)
+                return Lowering(program_of(lowered), traced, whole, way.moved, arguments, unsaid, module)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever the user's function raises, SystemExit too
             raised.append(error)
-        if traced is not None and len(raised) == 1:
+        if traced is not None and len(raised) == 1 and topology is not None:
             ways.insert(0, _on_the_devices(args, topology, away))
     if isinstance(raised[0], ShardwiseError):
         raise raised[0]
     raise CompileError(untraced(function, raised)) from raised[0]
+
+
+def axes_alone(mesh: AnyMesh) -> jax.sharding.AbstractMesh:
+    """A mesh without its devices."""
+    return mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
 
 
 @contextmanager

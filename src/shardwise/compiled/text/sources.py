@@ -18,7 +18,7 @@ _LIBRARY = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<"
     r"|(^|[/\\])(bin|Scripts)[/\\][^/\\]+$"
     r"|(^|[/\\])shardwise[/\\](__main__|api|cli|pytest_plugin)\.py"
-    r"|(^|[/\\])shardwise[/\\](commands|runtime|planning|compiled|measure)[/\\]"
+    r"|(^|[/\\])shardwise[/\\](commands|runtime|planning|compiled|intent|measure|functions)[/\\]"
 )
 
 
@@ -35,17 +35,42 @@ class Frame:
 
 
 @dataclass(slots=True)
-class Sources:
-    """The tables of one module; `frames(instruction)` are the lines that it comes from, innermost first.
+class Ways:
+    """The ways in which a program comes to its lines: which line of a stack of them to name.
 
-    `line(instruction)` is the one to name. That is the innermost line of the user's own files, unless the program comes to it
-    in several ways: then it is a helper's, and the line where these ways part is named, and the helper's after it. Lines
-    outside of the function that is audited are no part of it.
+    That is the innermost line of the user's own files, unless the program comes to it in several ways: then it is a helper's,
+    and the line where these ways part is named, and the helper's after it. Lines outside of the function that is audited are
+    no part of it.
     """
+
+    _known: dict[str, set[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, frames: Sequence[Frame]) -> None:
+        """Know one more stack, innermost first; all are known before a line is asked for."""
+        first, *callers = _users(frames) or [""]
+        self._known[first].add(tuple(callers))
+
+    def line(self, frames: Sequence[Frame]) -> Line | None:
+        """The line to name of a stack; None where none is the user's own."""
+        found = _users(frames)
+        if not found:
+            return None
+        innermost, *callers = found
+        ways = self._known.get(innermost, ())
+        # The first caller that these ways do not share: those before it tell no more than the helper's line does. JAX keeps so
+        # many frames alone, so that one way may end where another goes on.
+        parting = next((n for n in range(len(callers)) if len({way[n] for way in ways if len(way) > n}) > 1), None)
+        return Line(innermost) if parting is None else Line(callers[parting], innermost)
+
+
+@dataclass(slots=True)
+class Sources:
+    """The tables of one module; `frames(instruction)` are the lines that it comes from, innermost first; `line` the one to
+    name (see `Ways`)."""
 
     module: Module
     _frames: dict[int, tuple[Frame, int]] = field(default_factory=dict)
-    _ways: dict[str, set[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(set))
+    _ways: Ways = field(default_factory=Ways)
 
     def __post_init__(self) -> None:
         tables = self.module.tables
@@ -63,8 +88,7 @@ class Sources:
             if fields.get("file_location_id", 0) in places:
                 self._frames[key] = (places[fields["file_location_id"]], fields.get("parent_frame_id", 0) - shift)
         for key in self._frames:
-            first, *callers = _users(self._stack(key)) or [""]
-            self._ways[first].add(tuple(callers))
+            self._ways.add(self._stack(key))
 
     def frames(self, instruction: Instruction) -> list[Frame]:
         """The lines an instruction comes from, innermost first; none where the text does not say."""
@@ -77,15 +101,7 @@ class Sources:
 
     def line(self, instruction: Instruction) -> Line | None:
         """The line of the user's own that an instruction comes from, and the helper's where that one calls a helper."""
-        found = _users(self.frames(instruction))
-        if not found:
-            return None
-        innermost, *callers = found
-        ways = self._ways.get(innermost, ())
-        # The first caller that these ways do not share: those before it tell no more than the helper's line does. JAX keeps so
-        # many frames alone, so that one way may end where another goes on.
-        parting = next((n for n in range(len(callers)) if len({way[n] for way in ways if len(way) > n}) > 1), None)
-        return Line(innermost) if parting is None else Line(callers[parting], innermost)
+        return self._ways.line(self.frames(instruction))
 
     def _stack(self, frame_id: int) -> list[Frame]:
         found: list[Frame] = []

@@ -1,0 +1,359 @@
+"""Explicit axes: where tracing stops since a layout is ambiguous or illegal, which ones are possible, and what to paste."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import itertools
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from shardwise.compiled.facts import Line
+from shardwise.compiled.text.sources import is_users
+from shardwise.errors import ShardwiseError
+from shardwise.functions.pasting import Paste, made, spec_text, statement_at, text_of
+from shardwise.functions.pricing import Where, relayout_price
+from shardwise.layout import Layout, splits
+from shardwise.mesh import Mesh
+from shardwise.notation import Equation, Operand
+from shardwise.planning.problem import problem
+from shardwise.planning.ranking import ranking
+from shardwise.steps import describe
+
+MOST_OPTIONS = 6
+_NAMES: str = "IJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A layout that is possible where tracing stopped.
+
+    Attributes:
+        layouts: of the result of a contraction; of any other operation those of its operands.
+        seconds: what it takes, modelled; `says` by which steps.
+        paste: what to write.
+    """
+
+    layouts: tuple[Layout, ...]
+    seconds: float
+    says: str
+    paste: Paste | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a trace under Explicit axes stops.
+
+    Attributes:
+        operation: JAX's name of it; `equation` what it multiplies, in the notation; `why` in JAX's own words.
+        options: what is possible there, the cheapest first.
+    """
+
+    line: Line | None
+    text: str
+    operation: str
+    operands: tuple[Layout, ...]
+    why: str
+    options: tuple[Option, ...]
+    equation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """An operation that JAX's rules refuse; of an einsum the letters of what it multiplies."""
+
+    primitive: Any
+    avals: tuple[Any, ...]
+    params: dict[str, Any]
+    letters: tuple[str, str] | None
+
+
+@contextlib.contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """JAX's own frames stay in tracebacks: they say which operation stops."""
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+
+
+def stop_of(error: BaseException | None, where: Where) -> Stop | None:
+    """Where and why a trace stopped, and what is possible there; None where it is no matter of layouts.
+
+    Args:
+        error: with a whole traceback (see `whole_tracebacks`).
+    """
+    if error is None or type(error).__name__ != "ShardingTypeError":
+        return None
+    found, line = _failing(error), _line(error)
+    if found is None:
+        return Stop(line, text_of(line), "", (), str(error), ())
+    avals = found.avals
+    layouts = tuple(Layout.from_spec(aval.sharding.spec, list(_NAMES[: aval.ndim])) for aval in avals)
+    grid = next((Mesh.parse(aval.sharding.mesh) for aval in avals if not aval.sharding.mesh.empty), Mesh(()))
+    first = Stop(line, text_of(line), found.primitive.name, layouts, str(error).split("\n")[0], ())
+    match found.primitive.name:
+        case "dot_general":
+            equation, dims = _contraction(found)
+            return replace(first, options=tuple(_results(equation, dims, found, grid, where, line)), equation=str(equation))
+        case "gather":
+            return replace(first, options=tuple(_looked_up(found, layouts, grid, where, line)))
+        case _:
+            return replace(first, options=tuple(_operands(found, layouts, grid, where, line)))
+
+
+def _failing(error: BaseException) -> _Failing | None:
+    """The operation whose rule refused, with the types that it was given: JAX's own frames hold them."""
+    found, letters = None, None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names = frame.f_locals
+        if is_users(frame.f_code.co_filename):
+            letters = None
+        if "lhs_names" in names and "rhs_names" in names:
+            letters = _in_order(str(names["lhs_names"]), str(names["rhs_names"]), str(names.get("names", "")))
+        avals = tuple(names.get("avals", names.get("aval_qdds", ())) or ())
+        typed = bool(avals) and all(hasattr(aval, "sharding") and hasattr(aval, "ndim") for aval in avals)
+        if typed and "primitive" in names and isinstance(names.get("params"), dict):
+            found = _Failing(names["primitive"], avals, names["params"], letters)
+    return found
+
+
+def _in_order(one: str, other: str, result: str) -> tuple[str, str]:
+    """The letters of both operands of an einsum in the order in which they are multiplied: the first gives the first rows.
+
+    >>> _in_order("jk", "ij", "ik")
+    ('ij', 'jk')
+    """
+    first = next((letter for letter in result if (letter in one) != (letter in other)), "")
+    return (other, one) if first and first in other else (one, other)
+
+
+def _line(error: BaseException) -> Line | None:
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if is_users(each.filename)]
+    return Line(f"{frames[-1].filename}:{frames[-1].lineno}") if frames else None
+
+
+def _contraction(found: _Failing) -> tuple[Equation, tuple[str, ...]]:
+    """What a contraction is in the notation, its result left to the planner; and the dimensions of the result."""
+    (left_summed, right_summed), (left_batch, right_batch) = found.params["dimension_numbers"]
+    one, other = found.avals
+    left, right = _labels(found, (*zip(left_batch, right_batch, strict=True), *zip(left_summed, right_summed, strict=True)))
+    batch = [left[each] for each in left_batch]
+    rows = [name for place, name in enumerate(left) if place not in left_batch and place not in left_summed]
+    columns = [name for place, name in enumerate(right) if place not in right_batch and place not in right_summed]
+    dims = (*batch, *rows, *columns)
+    operands = tuple(
+        Operand(name, Layout.from_spec(aval.sharding.spec, names))
+        for name, aval, names in (("A", one, left), ("B", other, right))
+    )
+    return Equation(operands, Operand("C", Layout(tuple((dim, ()) for dim in dims)), frozenset(dims))), dims
+
+
+def _labels(found: _Failing, joined: Sequence[tuple[int, int]]) -> tuple[list[str], list[str]]:
+    """The names of the dimensions of both operands: the letters of the einsum, or fresh ones."""
+    one, other = found.avals
+    if found.letters is not None:
+        left, right = ([str(letter).upper() for letter in letters] for letters in found.letters)
+        if (
+            len(left) == one.ndim
+            and len(right) == other.ndim
+            and len({*found.letters[0], *found.letters[1]}) == len({*left, *right})
+        ):
+            return left, right
+    fresh = iter([str(name) for name in _NAMES])
+    left, right = [next(fresh) for _ in range(one.ndim)], [""] * other.ndim
+    for mine, its in joined:
+        right[its] = left[mine]
+    return left, [name or next(fresh) for name in right]
+
+
+def _results(
+    equation: Equation, dims: tuple[str, ...], failing: _Failing, grid: Mesh, where: Where, line: Line | None
+) -> Iterator[Option]:
+    """Every layout that the result can have, by the cheapest program that leads to it."""
+    avals, letters = failing.avals, failing.letters
+    sizes = {
+        dim: size
+        for operand, aval in zip(equation.operands, avals, strict=True)
+        for dim, size in zip(operand.dims, aval.shape, strict=True)
+    }
+    used = tuple(dict.fromkeys(axis for operand in equation.operands for axis in operand.layout.axes))
+    found = []
+    for split in splits(len(dims), used):
+        layout = Layout(tuple(zip(dims, split, strict=True)))
+        if any(sizes[dim] % grid.extent(axes) for dim, axes in layout.dims):
+            continue
+        task = replace(equation, result=Operand("C", layout))
+        try:
+            best = ranking(problem(task, sizes, grid, where, str(avals[0].dtype), overlap=False)).best
+        except ShardwiseError:
+            continue
+        found.append((best.estimate.seconds, best.estimate.peak_memory_bytes, layout, best))
+    found.sort(key=lambda each: (each[0], each[1], str(each[2])))
+    for seconds, _, layout, best in found[:MOST_OPTIONS]:
+        steps = ", ".join(describe(step) for step in best.program.steps)
+        yield Option((layout,), seconds, steps, None if line is None else out_sharded(line, layout, letters is not None))
+
+
+def _operands(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None) -> Iterator[Option]:
+    """Every layout of the operands that the operation takes, one of them changed or all alike, by what the change costs."""
+    primitive, avals, params = failing.primitive, failing.avals, failing.params
+    used = tuple(dict.fromkeys(axis for layout in layouts for axis in layout.axes))
+    tries: list[tuple[Layout, ...]] = []
+    for place, aval in enumerate(avals):
+        for split in splits(aval.ndim, used[:2]):
+            layout = Layout(tuple(zip(layouts[place].names, split, strict=True)))
+            tries.append((*layouts[:place], layout, *layouts[place + 1 :]))
+            tries.append(tuple(layout if other.ndim == aval.ndim else layouts[n] for n, other in enumerate(avals)))
+    found = []
+    for wanted in dict.fromkeys(tries):
+        if not all(_divides(grid, aval.shape, layout) for aval, layout in zip(avals, wanted, strict=True)):
+            continue
+        if _typed(primitive, avals, wanted, params):
+            costs = [
+                relayout_price(before, after, aval.shape, str(aval.dtype), grid, where).seconds
+                for before, after, aval in zip(layouts, wanted, avals, strict=True)
+            ]
+            found.append((sum(costs), -sum(len(each.axes) for each in wanted), wanted))
+    found.sort(key=lambda each: (each[0], each[1], str(each[2])))
+    for seconds, _, wanted in itertools.islice(found, MOST_OPTIONS):
+        changed = [n for n in range(len(avals)) if wanted[n] != layouts[n]]
+        says = ", ".join(f"operand {n} laid out as {wanted[n]}" for n in changed)
+        yield Option(wanted, seconds, says, None if line is None else resharded(line, primitive.name, changed, wanted))
+
+
+def _looked_up(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None) -> Iterator[Option]:
+    """The layouts of what is looked up in a table: its indices', and the table's own where its axes are free; priced as if the
+    table's rows were gathered."""
+    numbers, (table, indices) = failing.params["dimension_numbers"], failing.avals
+    offset, dropped = tuple(numbers.offset_dims), (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    kept = [axes for place, (_, axes) in enumerate(layouts[0].dims) if place not in dropped]
+    rank = len(offset) + indices.ndim - 1
+    looked = [axes for _, axes in layouts[1].dims[:-1]]
+    rows = Layout(tuple((dim, () if place in dropped else axes) for place, (dim, axes) in enumerate(layouts[0].dims)))
+    seconds = relayout_price(layouts[0], rows, table.shape, str(table.dtype), grid, where).seconds
+    for widths in dict.fromkeys((tuple(kept), ((),) * len(kept))):
+        mine, its = iter(looked), iter(widths)
+        dims = [next(its) if place in offset else next(mine) for place in range(rank)]
+        flat = [axis for axes in dims for axis in axes]
+        if len(set(flat)) == len(flat):
+            layout = Layout(tuple(zip(_NAMES, dims, strict=False)))
+            yield Option((layout,), seconds, f"out as {layout}", None if line is None else taken_at(line, layout))
+
+
+def taken_at(line: Line, layout: Layout) -> Paste | None:
+    """`.at[...].get(out_sharding=)` for what is looked up at a line."""
+    stood = statement_at(line)
+    if stood is None:
+        return None
+    file, text, statement = stood
+    found = [
+        each
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Subscript) and not isinstance(each.slice, ast.Constant | ast.Slice)
+    ]
+    if len(found) != 1 or (old := ast.get_source_segment(text, found[0])) is None:
+        return None
+    table, index = (ast.get_source_segment(text, each) for each in (found[0].value, found[0].slice))
+    return made(file, found[0].lineno, old, f"{table}.at[{index}].get(out_sharding=jax.{spec_text(layout)})", text)
+
+
+def _divides(grid: Mesh, shape: Sequence[int], layout: Layout) -> bool:
+    return not any(size % grid.extent(axes) for size, (_, axes) in zip(shape, layout.dims, strict=True))
+
+
+def _typed(primitive: Any, avals: Sequence[Any], wanted: Sequence[Layout], params: Mapping[str, Any]) -> bool:
+    """Whether JAX's own rule takes operands so laid out."""
+    structs = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=jax.NamedSharding(aval.sharding.mesh, layout.spec))
+        for aval, layout in zip(avals, wanted, strict=True)
+    ]
+    mesh = avals[0].sharding.mesh
+    try:
+        with jax.sharding.use_abstract_mesh(mesh):
+            jax.eval_shape(lambda *given: primitive.bind(*given, **params), *structs)
+    except Exception:  # whatever the rule raises, it does not take them
+        return False
+    return True
+
+
+def out_sharded(line: Line, layout: Layout, lettered: bool) -> Paste | None:
+    """`out_sharding=` for the contraction that is written at a line."""
+    stood = statement_at(line)
+    if stood is None:
+        return None
+    file, text, statement = stood
+    calls = [each for each in ast.walk(statement) if isinstance(each, ast.expr) and _contracts(each)]
+    if len(calls) != 1 or (old := ast.get_source_segment(text, calls[0])) is None:
+        return None
+    node = calls[0]
+    if isinstance(node, ast.BinOp):
+        left, right = (ast.get_source_segment(text, each) for each in (node.left, node.right))
+        return made(file, node.lineno, old, f"jnp.matmul({left}, {right}, out_sharding=jax.{spec_text(layout)})", text)
+    assert isinstance(node, ast.Call)
+    ordered = layout
+    first = node.args[0] if node.args else None
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        given = first.value.replace(" ", "").partition("->")[2].upper()
+        if not lettered or sorted(given) != sorted(layout.names):
+            return None
+        ordered = Layout(tuple((letter, layout.axes_of(letter)) for letter in given))
+    return made(
+        file, node.lineno, old, f"{old.rstrip()[:-1].rstrip().rstrip(',')}, out_sharding=jax.{spec_text(ordered)})", text
+    )
+
+
+def _contracts(node: ast.AST) -> bool:
+    match node:
+        case ast.BinOp(op=ast.MatMult()):
+            return True
+        case ast.Call(func=ast.Attribute(attr="einsum" | "dot" | "matmul" | "tensordot"), keywords=given):
+            return not any(each.arg == "out_sharding" for each in given)
+        case _:
+            return False
+
+
+def resharded(line: Line, operation: str, changed: Sequence[int], wanted: Sequence[Layout]) -> Paste | None:
+    """What to write around an operand at a line, so that the operation takes it."""
+    stood = statement_at(line)
+    if stood is None or len(changed) != 1:
+        return None
+    file, text, statement = stood
+    place = changed[0]
+    for node in ast.walk(statement):
+        given = _given(node, operation, place) if isinstance(node, ast.expr) else ()
+        if not isinstance(node, ast.expr) or place >= len(given):
+            continue
+        part, old, whole = given[place], ast.get_source_segment(text, given[place]), ast.get_source_segment(text, node)
+        if old and whole:
+            start = part.col_offset - node.col_offset if part.lineno == node.lineno else whole.index(old)
+            laid = f"jax.sharding.reshard({old}, jax.{spec_text(wanted[place])})"
+            return made(file, node.lineno, whole, whole[:start] + laid + whole[start + len(old) :], text)
+    return None
+
+
+_FUNCTIONS = ("sort", "cumsum", "concatenate", "where", "argsort", "cumprod", "top_k", "stack")
+
+
+def _given(node: ast.expr, operation: str, place: int) -> Sequence[ast.expr]:
+    """The operands of an operation as an expression writes them; none where it is another."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
+            return left, right
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="jnp" | "jax" | "lax"), attr=name), args=args):
+            if name in ("reshape", "ravel"):
+                return args if operation == "reshape" else ()
+            first = args[0] if args and name in _FUNCTIONS else None
+            return first.elts if isinstance(first, ast.List | ast.Tuple) else args if name in _FUNCTIONS else ()
+        case ast.Call(func=ast.Attribute(value=value, attr="reshape" | "ravel")) if operation == "reshape":
+            return (value,)
+        case ast.Subscript(value=value) if operation == "gather" and place == 0:
+            return (value,)
+        case _:
+            return ()

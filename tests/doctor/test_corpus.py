@@ -1,0 +1,63 @@
+"""Programs that people have: what the compiler makes of each is explained, on simulated devices and by two TPU compilers."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import jax
+import pytest
+from faults import PROGRAMS, axis_types
+
+import shardwise as sw
+
+NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
+AWAY = {"v5e:2x4": (4, 2), "v6e:4x4": (4, 4)}
+LEAST_EXPLAINED = 0.95
+
+
+def built(name: str, mesh_of: Any) -> tuple[Any, tuple[Any, ...], Any]:
+    spec = importlib.util.spec_from_file_location(f"corpus_{name}", PROGRAMS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    mesh = mesh_of(axis_types(module))
+    return *module.build(mesh), mesh
+
+
+def here(kind: Any) -> Any:
+    return sw.make_mesh("x=4, y=2", axis_types=kind)
+
+
+def test_the_corpus_has_fifteen_programs_and_names_what_they_are_shaped_after():
+    assert len(NAMES) >= 15
+    for name in NAMES:
+        assert "Shaped after" in (PROGRAMS / f"{name}.py").read_text(encoding="utf-8"), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_compiled_on_this_machine_is_explained(name: str):
+    function, args, mesh = built(name, here)
+    found = sw.doctor(function, *args, mesh=mesh, on="here", remedies=False)
+    truth: Any = found.truth
+    assert found.unread == ()
+    assert truth.audit.unread == ()
+    assert len(truth.answers) == len(truth.audit.collectives)
+    assert all(found.places[each.place].cause.says for each in truth.answers if each.place is not None)
+    assert truth.explained >= LEAST_EXPLAINED, [str(each.line) for each in truth.own]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tpu")
+@pytest.mark.parametrize("target", AWAY)
+def test_over_the_corpus_nearly_all_that_a_tpu_compiler_makes_is_explained(target: str):
+    asked = own = 0
+    for name in NAMES:
+        function, args, mesh = built(
+            name, lambda kind: jax.sharding.AbstractMesh(AWAY[target], ("x", "y"), axis_types=(kind,) * 2)
+        )
+        truth: Any = sw.doctor(function, *args, mesh=mesh, on=target, remedies=False).truth
+        asked, own = asked + len(truth.answers), own + len(truth.own)
+    assert asked > 50
+    assert 1 - own / asked >= LEAST_EXPLAINED
