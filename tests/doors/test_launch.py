@@ -36,7 +36,7 @@ if mode != "well":
 
 
 def shardwise(*words: str, folder: Path, timeout: float = 120, **settings: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_NUM_", "JAX_PLATFORMS"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_NUM_", "JAX_PLATFORMS", "TF_"))}
     command = [sys.executable, "-m", "shardwise", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, env=kept | settings)
 

@@ -54,7 +54,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _is_noise(line: bytes) -> bool:
-    """Whether a line is what libraries say as they start, and nobody has asked for it."""
-    if asked_for_logs(*JAX_SETTINGS, *LIBRARY_SETTINGS):
-        return False
-    return is_start_up(line) or _NOISE.fullmatch(line.rstrip()) is not None
+    """Whether a line is what libraries say as they connect, or as they start where nobody has asked for it."""
+    if _NOISE.fullmatch(line.rstrip()) is not None:
+        return True
+    return is_start_up(line) and not asked_for_logs(*JAX_SETTINGS, *LIBRARY_SETTINGS)
