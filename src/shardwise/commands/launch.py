@@ -45,8 +45,8 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
     found = {"JAX_PLATFORMS": {"gpu": "cuda"}.get(options.platform, options.platform)}
     if options.platform == "cpu":
         found["JAX_NUM_CPU_DEVICES"] = str(options.devices_per_process or 1)
-    for name, variable in SECONDS.items():
-        if getattr(options, name) is not None:
+    for name, (_, variable) in SECONDS.items():
+        if getattr(options, name, None) is not None:
             found[variable] = str(getattr(options, name))
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))

@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from shardwise.distributed.jobs import Job, job, start, stop
+from shardwise.distributed.preflights import Preflight, preflight
+from shardwise.errors import DistributedError
 
-__all__ = ["Job", "job", "start", "stop"]
+__all__ = ["DistributedError", "Job", "Preflight", "job", "preflight", "start", "stop"]

@@ -16,12 +16,15 @@ from shardwise.distributed.rollcall import call, here
 from shardwise.errors import DeviceError, DistributedError, counted, one_line, quoted
 from shardwise.version import VERSION
 
-START_SECONDS = 300.0
-SILENCE_SECONDS = 20.0
-END_SECONDS = 300.0
+# Every time-out: its default, and the variable of the environment that changes it.
+SECONDS = {
+    "start_seconds": (300.0, "SHARDWISE_START_SECONDS"),  # for the last process to start
+    "silence_seconds": (20.0, "SHARDWISE_SILENCE_SECONDS"),  # without a sign of life of a process
+    "meeting_seconds": (300.0, "SHARDWISE_MEETING_SECONDS"),  # for the last process to come to a comparison
+    "end_seconds": (300.0, "SHARDWISE_END_SECONDS"),  # for the last process to end, once the first has ended well
+}
 # What `shardwise launch` tells the processes that it starts.
 COORDINATOR, PROCESSES, PROCESS = "SHARDWISE_COORDINATOR", "SHARDWISE_PROCESSES", "SHARDWISE_PROCESS"
-SECONDS = {"start_seconds": "SHARDWISE_START_SECONDS", "silence_seconds": "SHARDWISE_SILENCE_SECONDS"}
 LAUNCHER = "shardwise launch"
 ALONE = "nothing"
 
@@ -92,21 +95,22 @@ def start(
     global _job
     if _job is not None:
         return _job
-    seconds = {
-        "start_seconds": _seconds("start_seconds", start_seconds, START_SECONDS),
-        "silence_seconds": _seconds("silence_seconds", silence_seconds, SILENCE_SECONDS),
+    limits = {name: seconds(name) for name in SECONDS}
+    limits |= {
+        "start_seconds": seconds("start_seconds", start_seconds),
+        "silence_seconds": seconds("silence_seconds", silence_seconds),
     }
     connected = service.store()
     if connected is not None:  # the script has called jax.distributed.initialize by itself
-        watching.keep_watch(connected, seconds["silence_seconds"])
+        watching.keep_watch(connected, limits["silence_seconds"])
         atexit.register(watching.end_watch, connected)
         _job = Job(connected.process, connected.processes, "jax.distributed.initialize")
         return _job
-    found, address, count, own, local = _where(coordinator, processes, process, seconds["start_seconds"])
+    found, address, count, own, local = _where(coordinator, processes, process, limits["start_seconds"])
     if count == 1:
         _job = Job(found=found)
         return _job
-    _job = _connected(found, address, count, own, local_device_ids or local, seconds)
+    _job = _connected(found, address, count, own, local_device_ids or local, limits)
     if _job.speaks and not quiet:
         print(f"shardwise: {_job}", file=sys.stderr, flush=True)
     return _job
@@ -175,35 +179,43 @@ def _numbers(processes: Any, process: Any) -> tuple[int, int]:
     return count, own
 
 
-def _seconds(name: str, given: float | None, default: float) -> float:
-    """A time-out: as given, else as the environment says, else its default."""
-    value = given if given is not None else os.environ.get(SECONDS[name], default)
+def seconds(name: str, given: float | None = None) -> float:
+    """A time-out: as given, else as the environment says, else its default.
+
+    >>> seconds("silence_seconds"), seconds("silence_seconds", 5)
+    (20.0, 5.0)
+
+    Raises:
+        DistributedError: it is no number of seconds.
+    """
+    default, variable = SECONDS[name]
+    value = given if given is not None else os.environ.get(variable, default)
     try:
-        seconds = float(value)
+        found = float(value)
     except (TypeError, ValueError):
-        seconds = -1.0
-    if not 0 < seconds < 1e6:
-        raise DistributedError(f"{name}={quoted(value)}: give seconds, as {default:g}")
-    return seconds
+        found = -1.0
+    if not 0 < found < 1e6:
+        raise DistributedError(f"{variable if given is None else name}={quoted(value)}: give seconds, as {default:g}")
+    return found
 
 
-def _connected(found: str, address: str, count: int, own: int, local: list[int] | None, seconds: dict[str, float]) -> Job:
+def _connected(found: str, address: str, count: int, own: int, local: list[int] | None, limits: dict[str, float]) -> Job:
     import jax
 
     telling.now_doing("waiting for all processes to start")
     telling.report("doing", what=telling.doing())
-    together = call(here(own, count, common()), address, seconds["start_seconds"])
+    together = call(here(own, count, common()), address, limits["start_seconds"])
     set_patience()  # more devices than cores: a collective of the CPU waits for minutes, not for seconds
     with _jax_started_too_early():
         jax.distributed.initialize(
             address, count, own, local_device_ids=local, cluster_detection_method="deactivate",
-            initialization_timeout=int(seconds["start_seconds"]) + 1,
-            heartbeat_timeout_seconds=int(seconds["silence_seconds"]) + watching.BACKSTOP_SECONDS,
-            shutdown_timeout_seconds=int(END_SECONDS),
+            initialization_timeout=int(limits["start_seconds"]) + 1,
+            heartbeat_timeout_seconds=int(limits["silence_seconds"]) + watching.BACKSTOP_SECONDS,
+            shutdown_timeout_seconds=int(limits["end_seconds"]) + 1,
         )  # fmt: skip
     store = service.store()
     if store is not None:
-        watching.keep_watch(store, seconds["silence_seconds"])
+        watching.keep_watch(store, limits["silence_seconds"])
         atexit.register(watching.end_watch, store)
     telling.now_doing("running")
     telling.report("started")

@@ -195,7 +195,7 @@ def trimmed(error: BaseException, *files: str) -> BaseException:
 def failure_of(error: BaseException, process: int) -> Failure:
     """What there is to say of an error."""
     first = next(filter(str.strip, str(error).splitlines()), "")
-    said = f"{type(error).__name__}: {shortened(one_line(first), MOST_SAID)}"
+    said = f"{type(error).__name__}: {shortened(one_line(first), MOST_SAID).removesuffix(':')}"
     trace = "".join(traceback.format_exception(error))
     return Failure(process, "raised", said.removesuffix(": "), telling.doing(), trace, time.monotonic())
 
