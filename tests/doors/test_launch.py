@@ -67,7 +67,8 @@ def test_an_error_is_told_once_with_its_traceback_and_ends_all(folder):
     assert lines[0] == "Traceback (most recent call last):"
     assert 'train.py", line 12' in lines[1]
     assert lines[-1] == (
-        "shardwise launch: process 1 failed: ValueError: bad batch; it was running train.py; process 0 ended with it"
+        "shardwise launch: process 1 failed: ValueError: bad batch; "
+        "it was running what follows einsum A[I, J_x] · B[J_x, K] -> C[I, K]; process 0 ended with it"
     )
 
 

@@ -83,9 +83,9 @@ def preflight(function: Callable[..., Any], *args: Any) -> Preflight:
     lowered = lower(*args)
     program = _ADDRESS.sub("0", lowered.as_text())
     told |= {"lowered": f"{_operations(program)} [{digest(program)}]"}
-    _agree(f"preflight of {name}, lowered", told, processes)
+    _agree(f"preflight of {name}", told, processes)
     told |= {"collectives": collectives(lowered.compile())}
-    _agree(f"preflight of {name}, compiled", told, processes)
+    _agree(f"preflight of {name}", told, processes)
     return Preflight(processes, tuple(told.items()))
 
 
@@ -114,10 +114,10 @@ def processes_of(mesh: Any) -> tuple[int, ...]:
 def _processes_of(mesh: Any) -> tuple[int, ...]:
     import jax
 
-    devices = getattr(mesh, "devices", None)
-    if devices is None or getattr(devices.flat[0], "client", None) is not jax.devices()[0].client:
+    attached = jax.devices()[0].client
+    if not isinstance(mesh, jax.sharding.Mesh) or getattr(mesh.devices.flat[0], "client", None) is not attached:
         return ()
-    return tuple(sorted({device.process_index for device in devices.flat}))
+    return tuple(sorted({device.process_index for device in mesh.devices.flat}))
 
 
 def settings() -> dict[str, str]:

@@ -236,7 +236,7 @@ def _compare_processes(ready: Prepared, program: Program, options: Options, give
     if not any(array.traced for array in given):
         jitted: Any = ready.function
         compiled = jitted.lower(*_types(ready, given)).compile()  # the first call finds it again
-        agree(f"einsum {equation}, compiled", ready.mesh, {**told, "collectives": collectives(compiled)})
+        agree(f"einsum {equation}", ready.mesh, {**told, "collectives": collectives(compiled)})
 
 
 def _types(ready: Prepared, given: tuple[Signature, ...]) -> list[jax.ShapeDtypeStruct]:
