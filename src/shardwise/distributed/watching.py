@@ -24,10 +24,11 @@ from shardwise.distributed.telling import Failure, as_text, read_failure
 from shardwise.errors import one_line, shortened
 
 BACKSTOP_SECONDS = 10  # by which JAX's own heartbeat is later than this watch
-GRACE_SECONDS = 3.0  # for a process to say itself why it fails, once another has failed
+GRACE_SECONDS = 1.0  # for a process to say itself why it fails, once another has failed
 FAILED = 70  # the exit status of a process that ends because another failed
 JOIN_SECONDS = 5.0
 LISTEN_SECONDS = 0.5  # between two looks for the failure of another
+LINGER_SECONDS = GRACE_SECONDS + 3 * LISTEN_SECONDS  # until the others have ended: process 0 takes the store with it
 MOST_SAID = 300
 
 _ends = threading.Event()  # of this process: whatever comes now is no failure
@@ -66,13 +67,20 @@ def end_watch(store: Store | None) -> None:
             store.put(f"beat/{store.process}", json.dumps({"beat": -1, "doing": "ended"}))
 
 
-def fail(store: Store | None, failure: Failure) -> Failure:
+def fail(store: Store | None, failure: Failure) -> None:
+    """Have all processes hear of a failure of this one, before it ends."""
+    if store is not None:
+        _announced(store, failure)
+        if store.process == 0:
+            time.sleep(LINGER_SECONDS)
+
+
+def _announced(store: Store, failure: Failure) -> Failure:
     """Have all processes hear of a failure; returns the first one of the run, which may be another."""
-    first = failure
     with contextlib.suppress(Exception):
-        if store is not None and not store.put("failure", as_text(failure), overwrite=False):
-            first = read_failure(store.wait("failure", 1.0) or as_text(failure))
-    return first
+        if not store.put("failure", as_text(failure), overwrite=False):
+            return read_failure(store.wait("failure", 1.0) or as_text(failure))
+    return failure
 
 
 def _period(silence_seconds: float) -> float:
@@ -129,7 +137,7 @@ def _judge_all(store: Store, silence_seconds: float, answered: list[float]) -> N
         for process, other in heard.items():
             if other.doing != "ended" and now - other.at > silence_seconds:
                 failure = Failure(process, "silent", f"{silence_seconds:g} seconds", other.doing, at=other.at)
-                _stop(store, fail(store, failure))
+                _stop(store, _announced(store, failure))
                 return
 
 
@@ -140,6 +148,8 @@ def _stop(store: Store, failure: Failure) -> None:
     telling.report("stopped", failure=as_text(failure))
     if telling.PIPE not in os.environ:
         _say(f"shardwise: process {store.process} ends, because {failure}{_way_out(failure)}")
+    if store.process == 0:
+        time.sleep(LINGER_SECONDS)
     _leave(FAILED)
 
 
