@@ -26,7 +26,6 @@ from shardwise.distributed.service import Store
 from shardwise.errors import DistributedError, counted, one_line, shortened
 
 LISTED_DEVICES = 256  # of a mesh whose order is told device by device; of a larger one its hash
-SAME = "same"
 _COLLECTIVE = re.compile(
     r"= (?P<type>.*?) (?P<kind>(?:all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
     r"|collective-broadcast|send|recv)(?:-start)?)\((?P<operands>[^)]*)\)(?P<rest>.*)"
@@ -169,52 +168,71 @@ def _leaf(leaf: Any) -> str:
 
 
 def _agree(what: str, facts: Mapping[str, str], processes: tuple[int, ...]) -> None:
-    text = json.dumps(facts)
-    group = digest(repr(processes))
+    meet(what, json.dumps(facts), processes, compared)
+
+
+def meet(what: str, text: str, processes: tuple[int, ...], compare: Callable[[dict[int, str]], str]) -> str:
+    """Wait for the others, and compare what each says; all get what the comparison finds, empty where all is well.
+
+    Args:
+        compare: given what each process says, by its number; the lowest process calls it.
+
+    Raises:
+        DistributedError: `compared` is the comparison and finds a difference, or a process does not come in time.
+    """
     if len(processes) < 2:
-        return
+        return compare({processes[0]: text}) if processes else ""
     store = service.store()
     if store is None:
         warnings.warn("this JAX shows no store of its coordination service: processes are not compared", stacklevel=3)
-        return
+        return ""
+    group = digest(repr(processes))
+    before = telling.doing()
     with _one_at_a_time:
         telling.now_doing(f"waiting for the others before {what}")
         telling.report("doing", what=telling.doing())
         number = _meetings[group]
         _meetings[group] += 1
-        verdict = _met(store, f"meet/{group}/{number}", text, processes, what)
-        if verdict != SAME:
-            raise DistributedError(verdict)
+        verdict = _verdict(store, f"meet/{group}/{number}", text, processes, what, compare)
+        if verdict["missing"] or (verdict["found"] and compare is compared):
+            raise DistributedError(verdict["missing"] or verdict["found"])
         if number > 1 and store.process == processes[0]:
             store.drop(f"meet/{group}/{number - 2}/")  # all have read that one: each came to the next
-        telling.now_doing(f"running what follows {what}")
+        telling.now_doing(before if before.startswith("saving") else f"running what follows {what}")
         telling.report("doing", what=telling.doing())
+    return verdict["found"]
 
 
-def _met(store: Store, key: str, text: str, processes: tuple[int, ...], what: str) -> str:
-    """What the lowest process finds: that all say the same, or how they differ, or who is missing."""
+def _verdict(
+    store: Store, key: str, text: str, processes: tuple[int, ...], what: str, compare: Callable[[dict[int, str]], str]
+) -> dict[str, str]:
+    """What the lowest process finds, and whom it missed."""
     seconds = jobs.seconds("meeting_seconds")
     first, *others = processes
     store.put(f"{key}/{store.process}", text)
     if store.process != first:
-        verdict = store.wait(f"{key}/verdict", seconds + 5.0)
-        return verdict if verdict is not None else _missing(store, [first], what, seconds)
+        said = store.wait(f"{key}/verdict", seconds + 5.0)
+        return json.loads(said) if said is not None else {"missing": _missing(store, [first], what, seconds), "found": ""}
     told, missing = {first: text}, []
     deadline = time.monotonic() + seconds
     for process in others:
-        said = store.wait(f"{key}/{process}", max(0.001, deadline - time.monotonic()))
-        if said is None:
+        came = store.wait(f"{key}/{process}", max(0.001, deadline - time.monotonic()))
+        if came is None:
             missing.append(process)
         else:
-            told[process] = said
-    verdict = _missing(store, missing, what, seconds) if missing else _compared(told, what)
-    store.put(f"{key}/verdict", verdict)
+            told[process] = came
+    verdict = {
+        "missing": _missing(store, missing, what, seconds) if missing else "",
+        "found": "" if missing else compare(told),
+    }
+    store.put(f"{key}/verdict", json.dumps(verdict))
     return verdict
 
 
-def _compared(told: Mapping[int, str], what: str) -> str:
+def compared(told: Mapping[int, str]) -> str:
+    """How what processes say differs, as JSON of facts; empty where it does not."""
     if len(set(told.values())) == 1:
-        return SAME
+        return ""
     found = difference({process: json.loads(text) for process, text in told.items()})
     return (
         f"the processes are about to run different things, and nothing was run:\n{found}\n"

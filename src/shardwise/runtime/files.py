@@ -33,6 +33,7 @@ from shardwise.runtime.formats import (
     shown,
     slices,
 )
+from shardwise.runtime.sums import checked, drop_sums, read_sums
 
 READ = (".npy", ".npz", ".safetensors")
 WRITTEN = (".npy", ".safetensors")
@@ -60,7 +61,8 @@ def open_source(text: str | os.PathLike[str]) -> Source:
     memory runs short. Nothing is ever unpickled. A compressed member of an .npz streams by, and only the part that is asked
     for is kept. Its checksum is compared at the first read, which goes to its end; those of members that are not
     compressed are not, since they could only be had by reading everything. The length of every array is held against
-    the bytes that are there.
+    the bytes that are there. Where checksums stand beside the file, as `sw.distributed.save` writes them, what a part touches
+    is compared with them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -86,6 +88,16 @@ def open_source(text: str | os.PathLike[str]) -> Source:
                 shape, dtype, read = open_safetensors(path, member)
             case suffix:
                 raise FileError(f"files that end in {one_line(suffix) or 'nothing'} are not read; {one_of(READ)} are")
+
+    with _naming(name):
+        sums = read_sums(path)
+        if sums is not None and member in (None, sums.member):
+            if (sums.shape, sums.dtype) != (tuple(shape), dtype.name):
+                raise FileError(
+                    f"it is {dtype.name}{list(shape)}, and {path.name}.sums is of {sums.dtype}{list(sums.shape)}; remove that, "
+                    "if the file was replaced on purpose"
+                )
+            read = checked(read, sums, path)
 
     def named_read(index: Index) -> np.ndarray:
         with _naming(name):
@@ -132,6 +144,8 @@ def save(
         if isinstance(values, np.memmap):
             reserve(beside, values.offset)
         _fill(values, parts)
+        if not writing.streams(target):
+            drop_sums(target)  # of an older file
 
 
 def check_target(path: str | os.PathLike[str], shape: Sequence[int], dtype: DTypeLike) -> None:
