@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 SCRIPT = """
@@ -91,9 +92,10 @@ def test_a_stopped_process_is_named_at_the_stated_time_out(folder):
 
 def test_run_works_as_it_is(tmp_path):
     words = ["run", "A[I_x, J] · B[J, K] -> C[I, K]", "--sizes", "I=64,J=32,K=16", "--mesh", "x=4"]
-    many = shardwise("launch", "-n", "2", *words, "--json", folder=tmp_path)
+    many = shardwise("launch", "-n", "2", *words, "--json", "--output", "c.npy", folder=tmp_path)
     assert many.returncode == 0, many.stderr
     assert json.loads(many.stdout)["check"]["ok"]
+    assert np.load(tmp_path / "c.npy").shape == (64, 16)
 
 
 def test_a_users_mistake_is_told_as_by_one_process(tmp_path):
