@@ -54,7 +54,7 @@ def plan() -> None:
 
 
 def put() -> None:
-    sw.put(A, "A[I, J_x]" if OTHER else "A[I_x, J]", MESH)
+    sw.put(A.astype(np.int16), "A[I, J_x]" if OTHER else "A[I_x, J]", MESH)
 
 
 def function() -> None:
