@@ -128,13 +128,15 @@ def random_equations(count: int, random: Random) -> Iterator[str]:
 
 def killed_at_random(run: subprocess.Popen[str], random: Random, processes: int) -> Iterator[str]:
     """Kill a process once all are there, at a random moment; yields what is wrong with what comes of it."""
-    until = time.monotonic() + 30
-    while len(members_of(run)) < processes and time.monotonic() < until:
+    until = time.monotonic() + 120
+    while len(members_of(run)) < processes and run.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
     time.sleep(random.uniform(0.0, 6.0))
     pids, victim = members_of(run), random.randrange(processes)
     if run.poll() is not None or len(pids) < processes:
-        ended(run)
+        _, err = ended(run)
+        if run.returncode:
+            yield f"a run of {processes} processes failed before any was killed: exit {run.returncode}: {err[-800:]}"
         return  # it was done before
     os.kill(pids[victim], signal.SIGKILL)
     began = time.monotonic()
@@ -150,10 +152,11 @@ SECONDS: list[float] = []  # from a kill to the end of the run
 
 def kills(count: int, random: Random) -> Iterator[str]:
     SECONDS.clear()
-    wrong = 0
-    for number in range(count):
+    wrong = number = 0
+    while len(SECONDS) < count:
+        number += 1
         processes = (2, 4)[number % 2]
-        for told in killed_at_random(launched(processes, 1, "equations", str(number), "500"), random, processes):
+        for told in killed_at_random(launched(processes, 1, "equations", str(number), "5000"), random, processes):
             wrong += 1
             yield told
     print(f"kills: {len(SECONDS) - wrong} of {len(SECONDS)} named, slowest {max(SECONDS, default=0):.1f} s")

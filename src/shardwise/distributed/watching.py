@@ -33,6 +33,7 @@ MOST_SAID = 300
 
 _ends = threading.Event()  # of this process: whatever comes now is no failure
 _threads: list[threading.Thread] = []
+_silence: list[float] = [0.0]  # seconds after which the watch names a silent process
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +48,7 @@ class _Heard:
 def keep_watch(store: Store, silence_seconds: float) -> None:
     """Start to watch the other processes, and to be watched, until this process ends."""
     answered = [time.monotonic()]
+    _silence[0] = silence_seconds
     judge = _judge_all if store.process == 0 else _judge_coordinator
     for role in (_beat, judge):
         thread = threading.Thread(target=role, args=(store, silence_seconds, answered), daemon=True, name="shardwise-watch")
@@ -71,8 +73,13 @@ def fail(store: Store | None, failure: Failure) -> None:
     """Have all processes hear of a failure of this one, before it ends."""
     if store is not None:
         _announced(store, failure)
-        if store.process == 0:
-            time.sleep(LINGER_SECONDS)
+        _linger(store)
+
+
+def _linger(store: Store) -> None:
+    """Let the others hear what process 0 has to say before it ends, and the store with it; a launcher tells them itself."""
+    if store.process == 0 and telling.PIPE not in os.environ:
+        time.sleep(LINGER_SECONDS)
 
 
 def _announced(store: Store, failure: Failure) -> Failure:
@@ -148,8 +155,7 @@ def _stop(store: Store, failure: Failure) -> None:
     telling.report("stopped", failure=as_text(failure))
     if telling.PIPE not in os.environ:
         _say(f"shardwise: process {store.process} ends, because {failure}{_way_out(failure)}")
-    if store.process == 0:
-        time.sleep(LINGER_SECONDS)
+    _linger(store)
     _leave(FAILED)
 
 
@@ -180,17 +186,15 @@ def _hook(store: Store) -> None:
 def raised(store: Store | None, error: BaseException, show: Any) -> None:
     """End this process because of an error: tell all, and show it, unless a launcher does."""
     consequence = is_consequence(error)
-    if consequence:
-        _ends.wait(GRACE_SECONDS / 2)  # whoever caused it has said so by then, or is found silent
     failure = failure_of(error, 0 if store is None else store.process)
-    _ends.set()
-    if not consequence:
-        fail(store, failure)
     telling.report("failed", failure=as_text(failure), consequence=consequence)
     if telling.PIPE not in os.environ:
         show()
         if consequence and store is not None:
-            _say(f"shardwise: process {store.process} lost another one in a collective: see which log ends first")
+            time.sleep(_silence[0] + LINGER_SECONDS)  # until the watch names the process that was lost, and ends this one
+    _ends.set()
+    if not consequence:
+        fail(store, failure)
     _leave(1)
 
 
