@@ -40,7 +40,7 @@ class Saved:
     found: int
 
 
-def save(array: Any, path: str | os.PathLike[str]) -> Saved:
+def save(array: Any, path: str | Path) -> Saved:
     """Write an array to an .npy or .safetensors file, and its checksums beside it; every process that holds a part calls it.
 
     Each part is written by one of the processes that hold it, straight from its device's memory. The file takes its place at
