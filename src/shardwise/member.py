@@ -13,7 +13,7 @@ from shardwise.cli import main as command_line
 from shardwise.commands.launch import OWN
 from shardwise.commands.loading import load_function
 from shardwise.distributed import telling, watching
-from shardwise.distributed.jobs import job, start
+from shardwise.distributed.jobs import PROCESS, start
 from shardwise.distributed.launching import LIFELINE
 from shardwise.distributed.service import store
 from shardwise.errors import DistributedError
@@ -22,6 +22,8 @@ from shardwise.errors import DistributedError
 def main(arguments: Sequence[str]) -> int:
     """Run what the arguments name, as a process of its own would; returns the exit status."""
     _end_with_launcher()
+    telling.find_launcher()
+    number = int(os.environ.get(PROCESS, 0))
     what, *rest = arguments
     try:
         start(quiet=True)
@@ -36,18 +38,12 @@ def main(arguments: Sequence[str]) -> int:
         watching.raised(store(), watching.trimmed(error, __file__), show=lambda: None)
         raise
     if status:  # at once: JAX would wait for the others, which may wait for this one
-        failure = telling.Failure(job_number(), "ended", f"it ended with exit status {status}", telling.doing())
+        failure = telling.Failure(number, "ended", f"it ended with exit status {status}", telling.doing())
         watching.fail(store(), failure)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     return status
-
-
-def job_number() -> int:
-    """This process's number, also before the run has started."""
-    found = job()
-    return found.process if found is not None else int(os.environ.get("SHARDWISE_PROCESS", 0))
 
 
 def _run(what: str, rest: list[str]) -> int:

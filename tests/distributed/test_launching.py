@@ -73,6 +73,11 @@ def test_the_first_that_fails_gives_the_status_and_is_shown_once(capsys):
     assert "process 2 ended with exit status 5; it was starting; processes 0, 1 ended with it" in told
 
 
+def test_what_all_say_alike_is_shown_once(capsys):
+    assert launched("print('a mistake', file=sys.stderr)\ntime.sleep(0 if me else 0.3)\nsys.exit(2)") == 2
+    assert capsys.readouterr().err.count("a mistake") == 1
+
+
 def test_a_killed_process_is_named(capsys):
     assert launched("if me == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(60)") == 128 + signal.SIGKILL
     assert "process 1 was killed (SIGKILL, which the system also sends where memory runs out)" in capsys.readouterr().err

@@ -155,8 +155,10 @@ def _where(
         assert coordinator is not None
         return "arguments", coordinator, *_numbers(processes, process), None
     if COORDINATOR in os.environ:
-        numbers = _numbers(os.environ.get(PROCESSES), os.environ.get(PROCESS))
-        return LAUNCHER, os.environ[COORDINATOR], *numbers, None
+        # What this process starts itself is no process of the run.
+        address, count, own = (os.environ.pop(name, None) for name in (COORDINATOR, PROCESSES, PROCESS))
+        assert address is not None
+        return LAUNCHER, address, *_numbers(count, own), None
     cluster = service.detected()
     if cluster is None:
         return ALONE, "", 1, 0, None

@@ -21,7 +21,7 @@ from typing import IO
 
 from shardwise.distributed import jobs, telling
 from shardwise.distributed.differences import named
-from shardwise.distributed.rollcall import check_free
+from shardwise.distributed.rollcall import LOOPBACK, check_free
 from shardwise.distributed.telling import Failure, read_failure
 from shardwise.distributed.watching import FAILED
 
@@ -105,7 +105,8 @@ def free_port() -> int:
 def _started(what: Launch, number: int, port: int, lifeline: int) -> _Member:
     heard, told = os.pipe()
     environment = {
-        **os.environ, **what.environment, jobs.COORDINATOR: f"127.0.0.1:{port}", jobs.PROCESSES: str(what.processes),
+        **os.environ, **what.environment, jobs.COORDINATOR: f"{LOOPBACK}:{port}",
+        "JAX_COORDINATOR_BIND_ADDRESS": f"{LOOPBACK}:{port}", jobs.PROCESSES: str(what.processes),
         jobs.PROCESS: str(number), telling.PIPE: str(told), LIFELINE: str(lifeline), "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     try:
@@ -140,7 +141,7 @@ def _pass_on(lines: IO[bytes], to: IO[str], member: _Member, what: Launch, keep:
             if speaks:
                 with contextlib.suppress(OSError, ValueError):  # nobody reads any more
                     _write(to, prefix + line)
-            elif keep:
+            if keep:
                 member.kept.append(line)
 
 
@@ -284,8 +285,8 @@ def _show(member: _Member, failure: Failure | None, status: int, members: list[_
     lines = []
     if failure is not None and failure.trace:
         lines.append(failure.trace.rstrip())
-    elif member.number != 0 and not what.all_speak and member.kept:
-        lines.append(b"".join(member.kept).decode("utf-8", "backslashreplace").rstrip())
+    elif not what.all_speak and (told := b"".join(member.kept)) not in b"".join(members[0].kept):
+        lines.append(told.decode("utf-8", "backslashreplace").rstrip())
     said = str(failure) if failure is not None else f"process {member.number} {_ended(member)}; it was {member.doing}"
     said += "; it was stopped by a signal (SIGSTOP, or Ctrl-Z)" if member.stood else ""
     others = [other.number for other in members if other is not member]

@@ -20,6 +20,7 @@ from shardwise.distributed.differences import difference
 from shardwise.errors import DistributedError
 
 RETRY_SECONDS = 0.05
+LOOPBACK = "127.0.0.1"
 MOST_BYTES = 1 << 20  # of what one process tells
 
 
@@ -60,16 +61,16 @@ def call(own: Present, address: str, seconds: float) -> tuple[Present, ...]:
     if not host or not port.isdigit():
         raise DistributedError(f"{address!r} is no address: give the host and port of process 0, as '10.0.0.1:1234'")
     if own.process == 0:
-        return _gathered(own, int(port), seconds)
+        return _gathered(own, host, int(port), seconds)
     return _answered(own, host.strip("[]"), int(port), seconds)
 
 
-def _gathered(own: Present, port: int, seconds: float) -> tuple[Present, ...]:
+def _gathered(own: Present, host: str, port: int, seconds: float) -> tuple[Present, ...]:
     deadline = time.monotonic() + seconds
     came: dict[int, Present] = {0: own}
     lines: list[socket.socket] = []
     try:
-        with _listening(port) as listener, selectors.DefaultSelector() as waiting:
+        with _listening(port, host) as listener, selectors.DefaultSelector() as waiting:
             waiting.register(listener, selectors.EVENT_READ)
             while len(came) < own.processes and (left := deadline - time.monotonic()) > 0:
                 if not waiting.select(left):
@@ -133,11 +134,13 @@ def check_free(port: int) -> None:
     _listening(port).close()
 
 
-def _listening(port: int) -> socket.socket:
-    both = socket.has_dualstack_ipv6()
+def _listening(port: int, host: str = "") -> socket.socket:
+    """Listen on all of this host's interfaces; for processes of one machine on none that others reach."""
+    both = socket.has_dualstack_ipv6() and host != LOOPBACK
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+        where = LOOPBACK if host == LOOPBACK else ""
+        return socket.create_server((where, port), family=family, dualstack_ipv6=both, backlog=1024)
     except OSError as error:
         raise DistributedError(
             f"process 0 cannot listen on port {port}: {error.strerror or error}; another program, or another run, has it: "

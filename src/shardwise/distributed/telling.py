@@ -13,6 +13,7 @@ from typing import Any
 PIPE = "SHARDWISE_REPORT_FD"  # in the environment of a launched process: the descriptor to write to
 
 _doing = "starting"
+_pipe: int | None = None
 _writing = threading.Lock()
 
 
@@ -56,11 +57,22 @@ def doing() -> str:
     return _doing
 
 
+def find_launcher() -> None:
+    """Take up the pipe to the launcher, if there is one; what this process starts itself does not find it."""
+    global _pipe
+    descriptor = os.environ.pop(PIPE, None)
+    _pipe = None if descriptor is None else int(descriptor)
+
+
+def launched() -> bool:
+    """Whether a launcher listens, which tells the user."""
+    return _pipe is not None
+
+
 def report(event: str, **facts: Any) -> None:
     """Tell the launcher, if there is one that still listens."""
-    descriptor = os.environ.get(PIPE)
-    if descriptor is None:
+    if _pipe is None:
         return
     line = json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n"
     with contextlib.suppress(OSError), _writing:
-        os.write(int(descriptor), line.encode())
+        os.write(_pipe, line.encode())

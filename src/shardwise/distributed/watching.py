@@ -78,7 +78,7 @@ def fail(store: Store | None, failure: Failure) -> None:
 
 def _linger(store: Store) -> None:
     """Let the others hear what process 0 has to say before it ends, and the store with it; a launcher tells them itself."""
-    if store.process == 0 and telling.PIPE not in os.environ:
+    if store.process == 0 and not telling.launched():
         time.sleep(LINGER_SECONDS)
 
 
@@ -153,7 +153,7 @@ def _stop(store: Store, failure: Failure) -> None:
     if failure.kind not in ("silent", "gone") and _ends.wait(GRACE_SECONDS):
         return
     telling.report("stopped", failure=as_text(failure))
-    if telling.PIPE not in os.environ:
+    if not telling.launched():
         _say(f"shardwise: process {store.process} ends, because {failure}{_way_out(failure)}")
     _linger(store)
     _leave(FAILED)
@@ -188,7 +188,7 @@ def raised(store: Store | None, error: BaseException, show: Any) -> None:
     consequence = is_consequence(error)
     failure = failure_of(error, 0 if store is None else store.process)
     telling.report("failed", failure=as_text(failure), consequence=consequence)
-    if telling.PIPE not in os.environ:
+    if not telling.launched():
         show()
         if consequence and store is not None:
             time.sleep(_silence[0] + LINGER_SECONDS)  # until the watch names the process that was lost, and ends this one
