@@ -106,15 +106,15 @@ def processes_of(mesh: Any) -> tuple[int, ...]:
     """The processes that have devices of a mesh; none of a mesh that has no devices, or others than those attached."""
     import jax
 
-    return () if jax.process_count() == 1 else _processes_of(mesh)
+    # Asked first, since counting processes would start JAX's backend, which rehearsals go without.
+    return _processes_of(mesh) if jax.distributed.is_initialized() and isinstance(mesh, jax.sharding.Mesh) else ()
 
 
 @functools.lru_cache(maxsize=256)
 def _processes_of(mesh: Any) -> tuple[int, ...]:
     import jax
 
-    attached = jax.devices()[0].client
-    if not isinstance(mesh, jax.sharding.Mesh) or getattr(mesh.devices.flat[0], "client", None) is not attached:
+    if getattr(mesh.devices.flat[0], "client", None) is not jax.devices()[0].client:
         return ()
     return tuple(sorted({device.process_index for device in mesh.devices.flat}))
 
