@@ -4,7 +4,7 @@ process_member.py equations SEED COUNT       random equations against the NumPy 
 process_member.py capabilities FOLDER        C1 to C9 and D1 to D10, their results into a file
 process_member.py differ KIND                two of four do something else
 process_member.py rounds COUNT               the same, one kind after the other, again and again
-process_member.py load FILE                  the memory that loading takes
+process_member.py load FILE LAYOUT           the memory that loading takes
 """
 
 from __future__ import annotations
@@ -141,21 +141,19 @@ def rounds(count: str) -> None:
     print(json.dumps({"caught": caught, "slowest": slowest}), flush=True)
 
 
-def load(file: str) -> None:
-    """The peak of this process while it loads, beside what its own shards and one more need; by rows, and by columns."""
+def load(file: str, layout: str) -> None:
+    """The peak of this process while it loads, beside what its own shards and one more need."""
     sw.distributed.start()
     mesh = sw.make_mesh(f"x={jax.device_count()}")
-    for layout in ("A[I_x, J]", "A[I, J_x]"):
-        resting = status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")
-        started = time.perf_counter()
-        loaded = jax.block_until_ready(sw.put(file, layout, mesh))
-        seconds = time.perf_counter() - started
-        own, shard = (sum(s.data.nbytes for s in loaded.addressable_shards), loaded.addressable_shards[0].data.nbytes)
-        peak = status("VmHWM") - resting
-        print(f"{layout}: own shards {own / 2**20:.0f} MiB, peak {peak / 2**20:.0f} MiB, "
-              f"{peak / (own + shard):.2f} of the bound, {seconds:.1f} s", flush=True)  # fmt: skip
-        del loaded
+    resting = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    started = time.perf_counter()
+    loaded = jax.block_until_ready(sw.put(file, layout, mesh))
+    seconds = time.perf_counter() - started
+    own, shard = (sum(s.data.nbytes for s in loaded.addressable_shards), loaded.addressable_shards[0].data.nbytes)
+    peak = status("VmHWM") - resting
+    print(f"{layout}: own shards {own / 2**20:.0f} MiB, peak {peak / 2**20:.0f} MiB, "
+          f"{peak / (own + shard):.2f} of the bound, {seconds:.1f} s", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":
