@@ -36,7 +36,7 @@ help:
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
 	@echo "make fuzz        20,000 random equations on the NumPy oracle"
-	@echo "make soak        a long run that watches memory and caches"
+	@echo "make soak        long runs: memory and caches watched, many processes, some of them killed"
 	@echo "make golden      compiles the golden corpus (needs libtpu and the CUDA plugin: pip install 'jax[tpu]' jax-cuda13-plugin nvidia-cuda-nvcc)"
 	@echo "make clean       removes environments, caches and generated files"
 
@@ -105,6 +105,7 @@ fuzz: $(READY)
 
 soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak
+	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.processes
 	@COMPARES=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/runtime/test_comparing.py -k loaded
 
 golden: $(READY)

@@ -110,8 +110,8 @@ def test_importing_shardwise_loads_next_to_nothing():
     assert set(done.stdout.split()) == {"shardwise.version", "shardwise.views"}
 
 
-def test_private_jax_is_not_used():
-    assert sources_with("jax._src") == []
+def test_private_jax_is_used_in_one_file_alone():
+    assert sources_with("jax._src") == ["shardwise/distributed/service.py"], "the coordination service has no public door"
 
 
 def test_experimental_jax_stays_in_few_files():

@@ -17,6 +17,7 @@ from shardwise import views
 from shardwise.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from shardwise import distributed
     from shardwise.api import Plan, einsum, plan, put, reshard, show
     from shardwise.chips import Hardware, hardware
     from shardwise.chips.topology import Topology
@@ -73,7 +74,11 @@ _HOMES = {
     "true_shape": "shardwise.runtime.padding",
 }
 
-_MODULES = {"random": "shardwise.runtime.random", "spmd": "shardwise.runtime.spmd"}
+_MODULES = {
+    "distributed": "shardwise.distributed",
+    "random": "shardwise.runtime.random",
+    "spmd": "shardwise.runtime.spmd",
+}
 
 __all__ = [*_HOMES, *_MODULES]
 

@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from shardwise.commands.completion import SHELLS, complete
-from shardwise.commands.options import command_of, doctoring_parser, measuring_parsers, overlap_option, try_option
+from shardwise.commands.options import (
+    command_of,
+    doctoring_parser,
+    launch_parser,
+    measuring_parsers,
+    overlap_option,
+    try_option,
+)
 from shardwise.errors import ShardwiseError, lines_of, one_line, quoted, shortened
 from shardwise.version import VERSION
 
@@ -180,6 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     _report_parser(commands)
     _evidence_parsers(commands)
     measuring_parsers(commands)
+    launch_parser(commands)
     _completion_parser(commands)
     return parser
 

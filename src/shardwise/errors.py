@@ -49,6 +49,10 @@ class DeviceError(ShardwiseError, RuntimeError):
     """Devices that are missing, or chosen too late."""
 
 
+class DistributedError(ShardwiseError, RuntimeError):
+    """Processes of one run that cannot go on together: one is missing, silent or gone, or they do not agree."""
+
+
 class CompileError(ShardwiseError, RuntimeError):
     """A function that cannot be traced, moved or compiled for the devices named."""
 

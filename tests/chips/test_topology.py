@@ -269,3 +269,16 @@ def test_a_price_follows_the_routes_it_is_given():
     assert guessed == pytest.approx(gathered * 7 / 8 / 4.5e10)  # a line of 8 in one dimension
     assert guessed == pricer("all-gather", chip, mesh, ("x",), torus_routes(chip.links, mesh))(gathered / 8, gathered)
     assert "x a line of 2 x line of 4" in assumptions(chip, mesh, routes)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "said"),
+    [
+        ("x=2, y=8", "; x crosses nodes, 4e+11 bytes/s out of one"),
+        ("x=16", "; x crosses nodes, 4e+11 bytes/s out of one"),
+        ("x=2, y=4, z=4", "; x, y cross nodes, 4e+11 bytes/s out of one"),
+        ("x=8", ""),
+    ],
+)
+def test_what_crosses_nodes_is_said(mesh, said):
+    assert assumptions(hardware("h100"), Mesh.parse(mesh)).partition("out of a device")[2] == said

@@ -274,6 +274,15 @@ def group_in_node(mesh: Mesh, axes: Axes, node_devices: int) -> int:
     return inside
 
 
+def crossing(mesh: Mesh, node_devices: int) -> Axes:
+    """The axes along which devices of several nodes stand, nodes being filled in device order.
+
+    >>> crossing(Mesh.parse("x=2, y=8"), 8), crossing(Mesh.parse("x=16"), 8), crossing(Mesh.parse("x=2, y=4"), 8)
+    (('x',), ('x',), ())
+    """
+    return tuple(name for name, size in mesh.axes if size > 1 and group_in_node(mesh, (name,), node_devices) < size)
+
+
 def _memory_pricer(kind: CollectiveKind, memory: Memory, mesh: Mesh) -> Pricer:
     launch = memory.launch_seconds.value * mesh.size
     reads = 1.0 if kind in ("reduce-scatter", "all-reduce") else 0.0
@@ -298,7 +307,12 @@ def assumptions(hardware: Hardware, mesh: Mesh, routes: Routes | None = None) ->
             node = int(switch.node_devices.value)
             nodes = math.ceil(mesh.size / node)
             inside = f"{nodes} node{'s' if nodes > 1 else ''} of up to {node}, filled in device order"
-            return f"switch: {inside}; {switch.bytes_per_s.value:.3g} bytes/s out of a device"
+            said = f"switch: {inside}; {switch.bytes_per_s.value:.3g} bytes/s out of a device"
+            across = crossing(mesh, node)
+            if not across:
+                return said
+            verb = "crosses" if len(across) == 1 else "cross"
+            return f"{said}; {', '.join(across)} {verb} nodes, {switch.node_bytes_per_s.value:.3g} bytes/s out of one"
         case Memory():
             return "simulated devices share one host's cores and memory: work repeated on every device is paid every time"
         case _:

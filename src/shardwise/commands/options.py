@@ -166,3 +166,34 @@ def _flags_parser(commands: Any) -> None:
     flags.add_argument("--on", metavar="v5e:2x4", help="the same, as other commands say it")
     flags.add_argument("--json", action="store_true", help="print JSON")
     flags.set_defaults(command=command_of("flags"))
+
+
+def launch_parser(commands: Any) -> None:
+    """Add `launch` to the commands."""
+    launching = commands.add_parser(
+        "launch",
+        help="start several processes on this machine as one run: a script, a function, or run, compare, audit, trace",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        "  shardwise launch -n 2 train.py --steps 10\n"
+        "  shardwise launch -n 2 --devices-per-process 4 --all train.py\n"
+        '  shardwise launch -n 2 run "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=1024,J=512,K=512 --mesh x=8\n\n'
+        "Process 0 speaks; what another says is shown where it fails. A script is connected before its first line, and\n"
+        "may call sw.distributed.start() too, as it would on a cluster. The first failure ends all, and gives the exit status.",
+    )
+    launching.add_argument("-n", "--processes", type=int, default=2, metavar="N", help="how many processes (default 2)")
+    launching.add_argument(
+        "--devices-per-process", type=int, metavar="D", help="simulated devices of each (default 1; run: what its mesh needs)"
+    )
+    launching.add_argument("--platform", choices=["cpu", "gpu"], default="cpu", help="of the devices (default cpu)")
+    launching.add_argument("--port", type=int, help="of process 0 (default: a free one)")
+    launching.add_argument("--all", action="store_true", help="pass on what every process prints, its number before each line")
+    launching.add_argument(
+        "--start-seconds", type=float, metavar="SECONDS", help="how long processes wait for the last to start (default 300)"
+    )
+    launching.add_argument(
+        "--silence-seconds", type=float, metavar="SECONDS", help="after how long a silent process is given up (default 20)"
+    )
+    launching.add_argument("what", help="script.py, module:function, run, compare, audit or trace")
+    launching.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="what that is given")
+    launching.set_defaults(command=command_of("launch"))

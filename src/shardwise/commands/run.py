@@ -253,6 +253,12 @@ def _write(path: str, result: Any, shape: tuple[int, ...]) -> None:
             kept = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(bounds, shape, strict=True))
             yield kept, np.asarray(shard.data)[tuple(slice(part.stop - part.start) for part in kept)]
 
+    if not result.is_fully_addressable:
+        from shardwise.distributed.saving import save as save_own
+
+        with progress(f"writing {path}"):
+            save_own(result, path)
+        return
     target, member = split(path)
     named = "" if member is None else f":{member}"
     with progress(f"writing {path}"):

@@ -66,13 +66,13 @@ def choose_devices(count: int, platform: str | None) -> None:
     """Choose the platform before JAX starts; the host appears as so many devices."""
     import jax
 
-    from shardwise.runtime.devices import MOST_SIMULATED, simulate
+    from shardwise.runtime.devices import MOST_SIMULATED, own_part, simulate
 
     if platform == "cpu":
         simulate(count)
         return
     with contextlib.suppress(RuntimeError):  # JAX has started already: take its devices as they are
-        jax.config.update("jax_num_cpu_devices", min(count, MOST_SIMULATED))
+        jax.config.update("jax_num_cpu_devices", min(own_part(count), MOST_SIMULATED))
     if platform:
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
 

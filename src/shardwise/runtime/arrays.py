@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from shardwise.distributed.preflights import agree, processes_of
 from shardwise.errors import ArrayError, DeviceError, LayoutError, counted
 from shardwise.layout import Axes, Layout, not_divisible, padded_size
 from shardwise.mesh import Mesh
@@ -46,6 +47,9 @@ def put(array: Any, layout: str | Layout, mesh: AnyMesh, *, pad: bool = False) -
     if isinstance(array, jax.core.Tracer):
         raise ArrayError(f"array {operand.name} is traced, and only a computation moves it: use sw.reshard, not sw.put")
     check_shape(source.shape, operand)
+    if len(processes_of(mesh)) > 1:
+        shape = ", ".join(map(str, source.shape))
+        agree(f"put {operand}", mesh, {"layout": str(operand), "array": f"{source.dtype}[{shape}]", "pad": str(pad)})
     return place(source, operand, mesh, placed_shape(source.shape, operand, Mesh.parse(mesh), pad))
 
 

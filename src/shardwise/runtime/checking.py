@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.distributed.preflights import agree
 from shardwise.errors import ArrayError, one_line
 from shardwise.layout import Layout
 from shardwise.runtime.arrays import fetch
@@ -78,6 +79,9 @@ def check(
     Returns:
         A `Check`: true or false, printable, with a line for every leaf.
     """
+    for mesh in {leaf.sharding.mesh for leaf in jax.tree.leaves(args) if _is_across_processes(leaf)}:
+        arrays = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(args) if hasattr(leaf, "dtype"))
+        agree("check", mesh, {"arrays": arrays, "gradients": str(gradients), "exact": str(exact)})
     whole = jax.tree.map(fetch, args)
     largest = max([1, *(size for leaf in jax.tree.leaves(whole) for size in np.shape(leaf))])
     compared = functools.partial(_compared, largest=largest, exact=exact)
@@ -85,6 +89,10 @@ def check(
     if gradients:
         leaves += compared("gradient", _gradient(function, args), _gradient(reference, whole))
     return Check(tuple(leaves))
+
+
+def _is_across_processes(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and isinstance(leaf.sharding, NamedSharding)
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 import operator
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,14 +13,10 @@ from jax.sharding import AxisType, NamedSharding
 from shardwise.chips import Hardware, Torus, hardware
 from shardwise.chips.placing import Position, Site, mesh_order
 from shardwise.chips.topology import Topology
+from shardwise.distributed.jobs import job
+from shardwise.distributed.patience import set_patience
 from shardwise.errors import DeviceError, HardwareError, MeshError, quoted
 from shardwise.mesh import Mesh
-
-# Seconds until a CPU collective that lacks a device is reported as stuck, and until it ends the process.
-PATIENCE = {
-    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
-    "xla_cpu_collective_call_terminate_timeout_seconds": 600,
-}
 
 MOST_SIMULATED = 2048  # devices of one host: JAX starts as many in seconds, and a hundred thousand not within minutes
 
@@ -31,22 +26,25 @@ AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 def simulate(n: int) -> None:
     """Make the host's CPU appear as `n` devices; before JAX is first used.
 
+    In a run of several processes these are the devices of all together: each simulates its part.
+
     >>> simulate(8)
     >>> len(jax.devices())
     8
 
     Raises:
-        DeviceError: `n` is not positive, or too large, or JAX has started already with another number of devices.
+        DeviceError: `n` is not positive, or too large, or not a multiple of the processes; or JAX has started already with
+            another number of devices.
     """
     if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
         raise DeviceError(f"simulate({quoted(n)}): give the number of devices, at least 1")
     if n > MOST_SIMULATED:
         way_out = "use a smaller mesh; sw.plan and sw.rehearse need no devices"
         raise DeviceError(f"simulate({quoted(n)}): a host is at most {MOST_SIMULATED:,} devices: {way_out}")
-    n = int(n)
+    n, own = int(n), own_part(int(n))
     set_patience()
     try:
-        jax.config.update("jax_num_cpu_devices", n)
+        jax.config.update("jax_num_cpu_devices", own)
         jax.config.update("jax_platforms", "cpu")
     except RuntimeError:
         have = len(jax.devices())
@@ -57,15 +55,21 @@ def simulate(n: int) -> None:
             ) from None
 
 
-def set_patience() -> None:
-    """Let simulated devices wait for each other: they share cores, so one may come minutes after another.
+def own_part(n: int) -> int:
+    """How many of `n` simulated devices are this process's.
 
-    XLA ends a process whose CPU collectives wait for longer than a time-out that suits devices with cores of their own.
-    What the user's XLA_FLAGS say already stays as it is.
+    Raises:
+        DeviceError: the processes of the run cannot have as many each.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
-    missing = [f"--{name}={seconds}" for name, seconds in PATIENCE.items() if name not in flags]
-    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
+    together = job()
+    if together is None:
+        return n
+    if n % together.processes:
+        raise DeviceError(
+            f"simulate({n}): {together.processes} processes cannot have as many devices each: give a multiple of "
+            f"{together.processes}, or start another number of processes"
+        )
+    return n // together.processes
 
 
 def make_mesh(

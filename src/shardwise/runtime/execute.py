@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.chips import Hardware
+from shardwise.distributed.preflights import agree, collectives, processes_of
 from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, PlanError, counted, pointed
 from shardwise.layout import Layout, not_divisible
 from shardwise.mesh import Mesh
@@ -211,7 +212,45 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
     # Where a type does not tell the whole layout, jit is told it: else it lays the result out by its type.
     sharding = None if told or not isinstance(mesh, jax.sharding.Mesh) else NamedSharding(mesh, program.result.spec)
     true_sizes = None if same else bound.sizes
-    return Prepared(jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, true_sizes)
+    ready = Prepared(jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, true_sizes)
+    _compare_processes(ready, program, options, given, bound)
+    return ready
+
+
+def _compare_processes(ready: Prepared, program: Program, options: Options, given: tuple[Signature, ...], bound: Bound) -> None:
+    """Have the processes of the mesh agree on what they run, the first time; what is traced in `jit` runs later, if at all.
+
+    Raises:
+        DistributedError: they do not agree, or one does not come.
+    """
+    if len(processes_of(ready.mesh)) < 2 or inside_jit():
+        return
+    equation = str(bound.task.equation)
+    told = {
+        "equation": equation,
+        "arrays": ", ".join(f"{array.dtype}[{', '.join(map(str, array.shape))}]" for array in given),
+        "plan": "; ".join(" ".join(line.split()) for line in str(program).splitlines()),
+        "arithmetic": str(options.arithmetic),
+    }
+    agree(f"einsum {equation}", ready.mesh, told)
+    if not any(array.traced for array in given):
+        jitted: Any = ready.function
+        compiled = jitted.lower(*_types(ready, given)).compile()  # the first call finds it again
+        agree(f"einsum {equation}", ready.mesh, {**told, "collectives": collectives(compiled)})
+
+
+def _types(ready: Prepared, given: tuple[Signature, ...]) -> list[jax.ShapeDtypeStruct]:
+    """The arguments of a prepared function as types, once they are placed."""
+    placed = dict(ready.to_place)
+    assert isinstance(ready.mesh, jax.sharding.Mesh)
+    return [
+        jax.ShapeDtypeStruct(
+            placed.get(index, array.shape),
+            jax.dtypes.canonicalize_dtype(array.dtype),
+            sharding=NamedSharding(ready.mesh, operand.layout.spec) if index in placed else array.sharding,
+        )
+        for index, (operand, array) in enumerate(zip(ready.operands, given, strict=True))
+    ]
 
 
 def bind(equation: Equation, mesh: AnyMesh, options: Options, given: tuple[Signature, ...]) -> Bound:

@@ -33,6 +33,8 @@ from shardwise.runtime.formats import (
     shown,
     slices,
 )
+from shardwise.runtime.sums import checked, drop_sums, read_sums
+from shardwise.runtime.zarr_arrays import is_zarr, open_zarr
 
 READ = (".npy", ".npz", ".safetensors")
 WRITTEN = (".npy", ".safetensors")
@@ -55,12 +57,14 @@ class Source:
 def open_source(text: str | os.PathLike[str]) -> Source:
     """Open an array in a file; no value is read yet.
 
-    `"a.npy"`, `"a.npz:name"`, `"a.safetensors:name"`; the name may be left off where a file holds exactly one array.
+    `"a.npy"`, `"a.npz:name"`, `"a.safetensors:name"`; the name may be left off where a file holds exactly one array. So is a
+    folder of Zarr, `"a.zarr"` or `"a.zarr:path/in/group"`, whose chunks that a part touches are read by tensorstore.
     Parts come through memory maps: beside the copy of a part, only the system's cache holds it, which gives it up when
     memory runs short. Nothing is ever unpickled. A compressed member of an .npz streams by, and only the part that is asked
     for is kept. Its checksum is compared at the first read, which goes to its end; those of members that are not
     compressed are not, since they could only be had by reading everything. The length of every array is held against
-    the bytes that are there.
+    the bytes that are there. Where checksums stand beside the file, as `sw.distributed.save` writes them, what a part touches
+    is compared with them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -71,13 +75,15 @@ def open_source(text: str | os.PathLike[str]) -> Source:
 
     Raises:
         FileError: the file is missing, damaged, of another format or not of numbers, or its array unclear.
-        MissingExtraError: .safetensors is read with the library safetensors, which is not installed.
+        MissingExtraError: .safetensors is read with the library safetensors, Zarr with tensorstore, which is not installed.
     """
     name = os.fsdecode(text)
     with _naming(name):
         path, member = split(name)
         _check_file(path)
-        match path.suffix.lower():
+        match ".zarr" if is_zarr(path) else path.suffix.lower():
+            case ".zarr":
+                shape, dtype, read = open_zarr(path, member)
             case ".npy":
                 shape, dtype, read = open_npy(path, member)
             case ".npz":
@@ -86,6 +92,16 @@ def open_source(text: str | os.PathLike[str]) -> Source:
                 shape, dtype, read = open_safetensors(path, member)
             case suffix:
                 raise FileError(f"files that end in {one_line(suffix) or 'nothing'} are not read; {one_of(READ)} are")
+
+    with _naming(name):
+        sums = read_sums(path)
+        if sums is not None and member in (None, sums.member):
+            if (sums.shape, sums.dtype) != (tuple(shape), dtype.name):
+                raise FileError(
+                    f"it is {dtype.name}{list(shape)}, and {path.name}.sums is of {sums.dtype}{list(sums.shape)}; remove that, "
+                    "if the file was replaced on purpose"
+                )
+            read = checked(read, sums, path)
 
     def named_read(index: Index) -> np.ndarray:
         with _naming(name):
@@ -132,6 +148,8 @@ def save(
         if isinstance(values, np.memmap):
             reserve(beside, values.offset)
         _fill(values, parts)
+        if not writing.streams(target):
+            drop_sums(target)  # of an older file
 
 
 def check_target(path: str | os.PathLike[str], shape: Sequence[int], dtype: DTypeLike) -> None:
@@ -183,12 +201,14 @@ def split(text: str) -> tuple[Path, str | None]:
     colons = [] if os.path.isfile(text) else [i for i, letter in enumerate(text) if letter == ":"]
     for colon in reversed(colons):
         path = Path(text[:colon])
-        if os.path.isfile(path) or path.suffix.lower() in (".npz", ".safetensors"):
+        if os.path.isfile(path) or path.suffix.lower() in (".npz", ".safetensors", ".zarr"):
             return path, text[colon + 1 :]
     return Path(text), None
 
 
 def _check_file(path: Path) -> None:
+    if is_zarr(path):
+        return
     if path.is_dir():
         here = sorted(p.name for p in path.iterdir() if p.suffix.lower() in READ)
         raise FileError(f"this is a folder, not a file; name a file in it: {listed(here) or f'none is {one_of(READ)}'}")

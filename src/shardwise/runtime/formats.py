@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import math
+import mmap
 import os
 import struct
 import warnings
@@ -34,6 +35,8 @@ CODES: dict[str, Any] = {
 }  # fmt: skip
 _LONGEST_HEADER = 10_000_000  # bytes, of some hundred thousand arrays; the library takes a hundred times its bytes for it
 _ZEROS = 1 << 20  # bytes written at once
+PIECE_BYTES = 1 << 25  # of a map that are read before its pages are let go
+ALIGNED_BYTES = 64  # XLA's CPU takes host memory that begins at a multiple of these without a copy
 
 SAVE_AGAIN = "copy it again, or save it again"
 MOST_HEADER = 10_000  # bytes; NumPy reads no longer ones of files that are not trusted, but asks for them whole
@@ -97,7 +100,32 @@ def check_possible(shape: tuple[int, ...]) -> None:
 def _copy(values: Callable[[], np.ndarray], index: Index) -> np.ndarray:
     whole = values()
     part = whole[*slices(box_of(index, whole.shape)), ...]  # with ... a scalar stays an array
-    return np.array(part, part.dtype.newbyteorder("="), order="C")
+    copy = aligned_empty(part.shape, part.dtype.newbyteorder("="))
+    rows = max(1, PIECE_BYTES // max(1, whole[:1].nbytes)) if part.ndim else 1
+    for begin in range(0, part.shape[0] if part.ndim else 1, rows):
+        piece = slice(begin, begin + rows) if part.ndim else ...
+        copy[piece] = part[piece]
+        _let_go(whole)
+    return copy
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Memory where JAX's CPU can use an array as it is, instead of copying it once more.
+
+    >>> aligned_empty((3, 2), np.dtype("float32")).ctypes.data % ALIGNED_BYTES
+    0
+    """
+    needed = math.prod(shape) * dtype.itemsize
+    room = np.empty(needed + ALIGNED_BYTES, np.uint8)
+    begin = -room.ctypes.data % ALIGNED_BYTES
+    return room[begin : begin + needed].view(dtype).reshape(shape)
+
+
+def _let_go(values: np.ndarray) -> None:
+    """Count the pages of a map that were read no longer as this process's memory; the system keeps them as long as it likes."""
+    held = getattr(values, "_mmap", None)
+    if held is not None and hasattr(mmap, "MADV_DONTNEED"):
+        held.madvise(mmap.MADV_DONTNEED)
 
 
 def shown(box: Iterable[tuple[int, int]]) -> str:
@@ -249,19 +277,9 @@ def open_safetensors(path: Path, member: str | None) -> Opened:
         told = f"{one_line(name)} has the dtype {code}, which is not read"
         raise FileError(f"{told}; save it again as one of {listed([*CODES])}")
     dtype = np.dtype(CODES[code])
-    if code.startswith("F8"):
-        # With framework="numpy" the library looks these up in NumPy, which lacks them. bfloat16 it knows by itself.
-        with path.open("rb") as file:
-            start, entries = _safetensors_header(file)
-            return mapped(file, Block(shape, dtype.newbyteorder("<"), "C", start + entries[name]["data_offsets"][0]))
-
-    def read(index: Index) -> np.ndarray:
-        box = box_of(index, shape)
-        if any(begin == end for begin, end in box):
-            return np.empty([end - begin for begin, end in box], dtype)  # the library refuses empty slices
-        return np.asarray(view[slices(box)], dtype, order="C")
-
-    return shape, dtype, read
+    with path.open("rb") as file:  # what the library has checked is mapped: it would copy once more
+        start, entries = _safetensors_header(file)
+        return mapped(file, Block(shape, dtype.newbyteorder("<"), "C", start + entries[name]["data_offsets"][0]))
 
 
 def _check_header_length(path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Arrays in Zarr folders, of both versions, read in parts; needs tensorstore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.errors import FileError
+from shardwise.runtime.files import open_source
+
+A = np.arange(96, dtype=np.float32).reshape(8, 12)
+
+
+@pytest.fixture(autouse=True)
+def with_tensorstore() -> None:
+    pytest.importorskip("tensorstore")
+
+
+def written(folder: Path, driver: str, values: np.ndarray = A, **more) -> Path:
+    import tensorstore
+
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": str(folder)}, **more}
+    made = tensorstore.open(spec, create=True, dtype=tensorstore.dtype(values.dtype.name), shape=values.shape).result()
+    made.write(values).result()
+    return folder
+
+
+@pytest.mark.parametrize("driver", ["zarr", "zarr3"])
+@pytest.mark.parametrize("layout", ["I_x, J", "I, J_x", "I, J"])
+def test_each_device_is_given_its_part(driver, layout, tmp_path):
+    path = written(tmp_path / "a.zarr", driver)
+    placed = sw.put(str(path), f"A[{layout}]", sw.make_mesh("x=4"))
+    for shard in placed.addressable_shards:
+        np.testing.assert_array_equal(np.asarray(shard.data), A[shard.index])
+
+
+def test_only_the_chunks_that_a_part_touches_are_read(tmp_path):
+    chunks = {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 12]}}}
+    path = written(tmp_path / "a.zarr", "zarr3", metadata=chunks)
+    (path / "c" / "3" / "0").write_bytes(b"no chunk")
+    source = open_source(path)
+    np.testing.assert_array_equal(source.read((slice(0, 6), slice(None))), A[:6])
+    with pytest.raises(FileError, match=r"a\.zarr: a chunk is corrupt"):
+        source.read((slice(5, 7), slice(None)))
+
+
+def test_an_array_of_a_group_is_named_by_its_path(tmp_path):
+    written(tmp_path / "all.zarr" / "layer" / "w", "zarr3")
+    (tmp_path / "all.zarr" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    np.testing.assert_array_equal(np.asarray(sw.put(f"{tmp_path}/all.zarr:layer/w", "A[I, J]", "x=1")), A)
+    with pytest.raises(FileError, match=r"there is no Zarr array here; it holds layer/w: add ':' and the path of one"):
+        open_source(tmp_path / "all.zarr")
+
+
+def test_bfloat16(tmp_path):
+    values = A.astype(ml_dtypes.bfloat16)
+    source = open_source(written(tmp_path / "a.zarr", "zarr3", values))
+    assert source.dtype == values.dtype
+    np.testing.assert_array_equal(source.read((slice(None), slice(3, 5))), values[:, 3:5])
+
+
+def test_a_damaged_description_is_told(tmp_path):
+    path = written(tmp_path / "a.zarr", "zarr3")
+    (path / "zarr.json").write_text("{")
+    with pytest.raises(FileError, match="the array is damaged, or of a kind that is not read"):
+        open_source(path)
