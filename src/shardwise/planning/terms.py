@@ -16,6 +16,7 @@ from shardwise.units import bytes_text, seconds_text
 _LETTERS = {
     "memory_bytes_per_s": ("memory", "B/s"),
     "bytes_per_s": ("memory", "B/s", "one host's, shared by all devices"),
+    "copied_bytes_per_s": ("copied", "B/s", "copies in memory"),
     "fresh_bytes_per_s": ("fresh", "B/s", "writes that map memory first"),
     "turned_bytes_per_s": ("turned", "B/s", "moving blocks in memory"),
     "launch_seconds": ("start", "s"),
@@ -23,7 +24,6 @@ _LETTERS = {
     "efficiency": ("efficiency", "", "the share of the peak that large matmuls reach"),
     "results_per_s": ("rate", "results/s"),
     "start_seconds": ("start", "s"),
-    "copied_bytes_per_s": ("copied", "B/s", "copies in memory"),
     "cut_bytes_per_s": ("cut", "B/s", "cutting parts out of an array"),
     "laid_bytes_per_s": ("laid", "B/s", "laying out whole tiles of the memory"),
     "ragged_bytes_per_s": ("laid", "B/s", "laying out parts of tiles of the memory"),

@@ -1,0 +1,121 @@
+"""What calibration runs: single collectives, matmuls and copies on a mesh, as the programs that the planner prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from shardwise.layout import Axes, Layout
+from shardwise.mesh import Mesh
+from shardwise.planning.prices import ITEM_BYTES
+from shardwise.program import Program
+from shardwise.runtime.lower import lower
+from shardwise.steps import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    CollectiveKind,
+    CollectivePermute,
+    Einsum,
+    ReduceScatter,
+    Slice,
+    Step,
+)
+
+KIB, MIB = 2**10, 2**20
+ROWS = 64  # of what is cut along two dimensions: any number of devices up to so many divides it
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One program to time, and what kind of figure it tells: `matmul`, `copy` or a collective's."""
+
+    kind: str
+    says: str
+    program: Program
+    sizes: dict[str, int]
+    dtype: str = "float32"
+
+
+def collective_trial(kind: CollectiveKind, mesh: Mesh, axes: Axes, whole_bytes: int, first: bool = True) -> Trial:
+    """One collective of float32 over mesh axes.
+
+    >>> trial = collective_trial("all-gather", Mesh.parse("x=4"), ("x",), 2**20)
+    >>> str(trial.program.inputs[0][1]), str(trial.program.result), trial.sizes
+    ('[I_x, J]', '[I, J]', {'I': 1024, 'J': 256})
+
+    Args:
+        whole_bytes: of the array when it is gathered over the axes, on one device.
+        first: along the first dimension, or the second.
+    """
+    elements = whole_bytes // ITEM_BYTES["float32"]
+    short = 1 << (elements.bit_length() - 1) // 2
+    n = mesh.extent(axes)
+    short = max(short // n, 1) * n
+    sizes = {"I": max(elements // short // n, 1) * n, "J": short}
+    dim, other = ("I", "J") if first else ("J", "I")
+    plain = Layout.parse("I, J")
+    split, partial = plain.with_axes(dim, axes), Layout(plain.dims, frozenset(axes))
+    step: Step
+    match kind:
+        case "all-gather":
+            given, step = split, AllGather("A", dim, axes)
+        case "reduce-scatter":
+            given, step = partial, ReduceScatter("A", dim, axes)
+        case "all-reduce":
+            given, step = partial, AllReduce("A", axes)
+        case "all-to-all":
+            given, step = split, AllToAll("A", dim, other, axes)
+        case "collective-permute":
+            given, step = split, CollectivePermute("A", axes, tuple((k, (k + 1) % n) for k in range(n)), split)
+    says = f"{kind} over {','.join(axes)} of {mesh}, {whole_bytes} bytes{'' if first else ', along the second dimension'}"
+    return Trial(kind, says, Program(mesh, (("A", given),), (step,), "A"), sizes)
+
+
+def matmul_trial(mesh: Mesh, shape: tuple[int, int, int], dtype: str = "float32") -> Trial:
+    """A matmul of this shape on every device at once."""
+    rows, inner, columns = shape
+    axes = mesh.names
+    inputs = (("A", Layout((("I", axes), ("J", ())))), ("B", Layout.parse("J, K")))
+    program = Program(mesh, inputs, (Einsum(("A", "B"), "C", ("I", "K")),), "C")
+    sizes = {"I": rows * mesh.size, "J": inner, "K": columns}
+    return Trial("matmul", f"matmul of {rows}x{inner}x{columns} on each device of {mesh}, {dtype}", program, sizes, dtype)
+
+
+def copy_trial(mesh: Mesh, shard_bytes: int) -> Trial:
+    """A slice on every device at once, which copies so many bytes."""
+    rows = max(shard_bytes // (4 * KIB), 1)
+    inputs = (("A", Layout.parse("I, J")),)
+    program = Program(mesh, inputs, (Slice("A", "I", mesh.names),), "A")
+    return Trial("copy", f"slice of {shard_bytes} bytes on each device of {mesh}", program, {"I": rows * mesh.size, "J": KIB})
+
+
+def ready(trial: Trial, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
+    """The program of a trial with its arrays, ready to run."""
+    arrays = [_array(layout, trial, mesh) for _, layout in trial.program.inputs]
+    function = jax.jit(lower(trial.program, mesh))
+    return lambda: function(*arrays)
+
+
+def _array(layout: Layout, trial: Trial, mesh: jax.sharding.Mesh) -> Any:
+    """Numbers that no compiler knows, laid out so; of partial sums every device holds the same."""
+    shape = tuple(trial.sizes[name] for name in layout.names)
+    if layout.unreduced:
+        counted = Layout((("Count", tuple(sorted(layout.unreduced))), *layout.dims))
+        made = Program(trial.program.mesh, (("A", counted),), (Einsum(("A",), "A", layout.names),), "A")
+        summands = _filled((trial.program.mesh.extent(tuple(sorted(layout.unreduced))), *shape), counted, trial.dtype, mesh)
+        return jax.jit(lower(made, mesh))(summands)
+    return _filled(shape, layout, trial.dtype, mesh)
+
+
+def _filled(shape: tuple[int, ...], layout: Layout, dtype: str, mesh: jax.sharding.Mesh) -> Any:
+    def fill() -> Any:
+        place = jax.lax.broadcasted_iota("int32", shape, len(shape) - 1) % 251
+        return (place.astype("float32") / 251 - 0.5).astype(jnp.dtype(dtype))
+
+    return jax.jit(fill, out_shardings=NamedSharding(mesh, layout.on(Mesh.parse(mesh)).spec))()
