@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shardwise.compiled.compiling import audit, rehearse
     from shardwise.errors import ShardwiseError
     from shardwise.layout import Layout
+    from shardwise.measure.calibrating import calibrate
     from shardwise.measure.comparing import compare
     from shardwise.measure.comparison import Comparison
     from shardwise.measure.profiling import trace
@@ -52,6 +53,7 @@ _HOMES = {
     "Timeline": "shardwise.schedule.timeline",
     "Topology": "shardwise.chips.topology",
     "audit": "shardwise.compiled.compiling",
+    "calibrate": "shardwise.measure.calibrating",
     "check": "shardwise.runtime.checking",
     "compare": "shardwise.measure.comparing",
     "einsum": "shardwise.api",

@@ -276,19 +276,30 @@ def measured_rate(kind: CollectiveKind, hardware: Hardware, mesh: Mesh, axes: Ax
     A group of another size, as far apart, stands for one that was not measured; behind a switch only within a node, as far as
     the measured one was, and across nodes as that was.
     """
-    group = set(axes)
-    apart = 1
-    for name, size in reversed(mesh.axes):
-        if name in group and size > 1:
-            break
-        apart *= size
-    count = mesh.extent(axes)
+    if not hardware.rates:
+        return None
+    count, apart = mesh.extent(axes), group_apart(mesh, axes)
     alike = [rate for rate in hardware.rates if rate.kind == kind and rate.apart == apart]
     if isinstance(hardware.links, Switch):
         node = int(hardware.links.node_devices.value)
         inside = group_in_node(mesh, axes, node) == count
         alike = [rate for rate in alike if (rate.devices * rate.apart <= node) == inside]
     return min(alike, key=lambda rate: abs(math.log(rate.devices / count)), default=None)
+
+
+def group_apart(mesh: Mesh, axes: Axes) -> int:
+    """How far apart in device order neighbours in a group are.
+
+    >>> mesh = Mesh.parse("x=4, y=2")
+    >>> group_apart(mesh, ("x",)), group_apart(mesh, ("y",)), group_apart(mesh, ("x", "y"))
+    (2, 1, 1)
+    """
+    apart = 1
+    for name, size in reversed(mesh.axes):
+        if name in axes and size > 1:
+            break
+        apart *= size
+    return apart
 
 
 def _rated(kind: CollectiveKind, rate: Rate, mesh: Mesh, axes: Axes, arithmetic: Arithmetic) -> Pricer:

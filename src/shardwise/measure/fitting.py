@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 ROUNDS = 60
-CLOSE = 1e-4  # of the logarithm of each figure: where rounds stop
+SETTLED = 1e-6  # of the sum of deviations: where a round gains less, rounds stop
+STEP = 1e-4  # of the logarithm of a figure, by which slopes are told
+STUCK = 1e6  # damping above which no step gains anything
 WIDEST = 1.5  # the most that a logarithm moves in one round
-LEAST = 0.02  # deviations below this weigh alike: then squares are as good
+LEAST = 0.05  # deviations below this weigh alike: then squares are as good
 FREE = 1e-3  # how strongly a figure is held that nothing measured depends on
 
 
@@ -45,24 +47,20 @@ def fitted(
     """
     wanted = np.log(measured)
     at = np.log(start)
-    deviations = _deviations(predict, at, wanted)
-    damping, settled = 1e-2, False
+    deviations, damping, settled = _deviations(predict, at, wanted), 1e-2, False
     for _ in range(ROUNDS):
-        slopes = np.stack([(_deviations(predict, at + step, wanted) - deviations) / 1e-4 for step in 1e-4 * np.eye(len(at))], 1)
-        weights = 1 / np.maximum(np.abs(deviations), LEAST)
-        square = slopes.T @ (weights[:, None] * slopes)
-        moved = False
-        while damping < 1e6 and not moved:
-            held = damping * np.diag(square) + FREE
-            step = np.clip(np.linalg.solve(square + np.diag(held), -slopes.T @ (weights * deviations)), -WIDEST, WIDEST)
+        slopes = np.stack([(_deviations(predict, at + step, wanted) - deviations) / STEP for step in STEP * np.eye(len(at))], 1)
+        weighted = slopes / np.maximum(np.abs(deviations), LEAST)[:, None]
+        square, downwards = slopes.T @ weighted, -weighted.T @ deviations
+        before = _loss(deviations)
+        while damping < STUCK:
+            step = np.linalg.solve(square + np.diag(damping * np.diag(square) + FREE), downwards).clip(-WIDEST, WIDEST)
             tried = _deviations(predict, at + step, wanted)
-            moved = bool(_loss(tried) < _loss(deviations))
-            damping = damping / 4 if moved else damping * 4
-        if not moved:
-            settled = True
-            break
-        settled = bool(np.max(np.abs(step)) < CLOSE)
-        at, deviations = at + step, tried
+            if _loss(tried) < before:
+                at, deviations, damping = at + step, tried, damping / 4
+                break
+            damping *= 4
+        settled = before - _loss(deviations) < SETTLED * before
         if settled:
             break
     return Fit(tuple(map(float, np.exp(at))), tuple(map(float, np.exp(deviations))), settled)

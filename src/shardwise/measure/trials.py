@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 
+from shardwise.chips.links import COLLECTIVES
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.prices import ITEM_BYTES
@@ -95,6 +97,52 @@ def copy_trial(mesh: Mesh, shard_bytes: int) -> Trial:
     return Trial("copy", f"slice of {shard_bytes} bytes on each device of {mesh}", program, {"I": rows * mesh.size, "J": KIB})
 
 
+DTYPES = ("bfloat16", "float16", "float64", "int32", "complex64", "int8")
+SHAPES = ((128, 128, 128), (256, 256, 256), (512, 512, 512), (2048, 512, 64), (64, 1024, 1024), (512, 64, 4096))
+TURNED: tuple[CollectiveKind, ...] = ("all-gather", "reduce-scatter", "all-to-all")  # slower along a later dimension
+
+
+def host_trials(mesh: Mesh) -> list[Trial]:
+    """What tells the figures of simulated devices: on all of them, and some on half as many.
+
+    Results of 32 MiB and more tell what mapping memory anew costs.
+    """
+    found = [matmul_trial(mesh, shape) for shape in SHAPES] + [copy_trial(mesh, size) for size in (64 * KIB, MIB, 8 * MIB)]
+    found += [matmul_trial(mesh, (128, 128, 128) if dtype == "int8" else (256, 256, 256), dtype) for dtype in DTYPES]
+    half = max(mesh.size // 2, 1)
+    flat, small = Mesh((("all", mesh.size),)), Mesh((("all", half),))
+    if mesh.size > 1:
+        for kind in COLLECTIVES:
+            found += [collective_trial(kind, flat, ("all",), size) for size in (64 * KIB, MIB, 8 * MIB)]
+            if kind in TURNED:
+                found += [collective_trial(kind, flat, ("all",), size, first=False) for size in (MIB, 8 * MIB)]
+    if half > 1:
+        found += [matmul_trial(small, shape) for shape in SHAPES[1:3]] + [copy_trial(small, size) for size in (MIB, 40 * MIB)]
+        found += [collective_trial(kind, small, ("all",), size) for kind in COLLECTIVES for size in (64 * KIB, 8 * MIB)]
+        found += [collective_trial(kind, small, ("all",), 40 * MIB) for kind in ("all-gather", "all-reduce")]
+        found += [collective_trial(kind, small, ("all",), MIB, first=False) for kind in TURNED]
+    return found
+
+
+def device_trials(mesh: Mesh) -> list[Trial]:
+    """What tells the figures of devices with links of their own: matmuls, copies, and each collective on each axis."""
+    shapes = [(512,) * 3, (1024,) * 3, (2048,) * 3, (4096,) * 3, (4096, 128, 4096), (128, 4096, 4096)]
+    found = [matmul_trial(mesh, shape, dtype) for dtype in ("float32", "bfloat16") for shape in shapes]
+    found += [copy_trial(mesh, size) for size in (MIB, 16 * MIB, 128 * MIB)]
+    groups = [(axis,) for axis, size in mesh.axes if size > 1]
+    groups += [mesh.names] if len(groups) > 1 else []
+    for axes in groups:
+        found += [
+            collective_trial(kind, mesh, axes, size) for kind in COLLECTIVES for size in (64 * KIB, MIB, 16 * MIB, 128 * MIB)
+        ]
+    return found
+
+
+def probe_trial(mesh: Mesh, shared: bool) -> Trial:
+    """What tells whether a machine is as fast as it was: a matmul of some milliseconds."""
+    return matmul_trial(mesh, (512, 512, 512) if shared else (4096, 4096, 4096))
+
+
 def ready(trial: Trial, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
     """The program of a trial with its arrays, ready to run."""
     arrays = [_array(layout, trial, mesh) for _, layout in trial.program.inputs]
@@ -114,8 +162,13 @@ def _array(layout: Layout, trial: Trial, mesh: jax.sharding.Mesh) -> Any:
 
 
 def _filled(shape: tuple[int, ...], layout: Layout, dtype: str, mesh: jax.sharding.Mesh) -> Any:
-    def fill() -> Any:
-        place = jax.lax.broadcasted_iota("int32", shape, len(shape) - 1) % 251
-        return (place.astype("float32") / 251 - 0.5).astype(jnp.dtype(dtype))
+    place = NamedSharding(mesh, layout.on(Mesh.parse(mesh)).spec)
+    drawn = (np.arange(251) / 251 - 0.5) * (100 if np.dtype(jnp.dtype(dtype)).kind in "iu" else 1)
+    values = drawn.astype(jnp.dtype(dtype))
 
-    return jax.jit(fill, out_shardings=NamedSharding(mesh, layout.on(Mesh.parse(mesh)).spec))()
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
+        sizes = [len(range(*each.indices(size))) for each, size in zip(index, shape, strict=True)]
+        return np.resize(values, sizes)
+
+    return jax.make_array_from_callback(shape, place, part, dtype=jnp.dtype(dtype))
