@@ -1,6 +1,6 @@
 """The accuracy ledger: this host is calibrated, held-out cases are predicted with that, and then measured.
 
-    python -m benchmarks.accuracy [--only NAME] [--seconds 12]
+    python -m benchmarks.accuracy [--only NAME] [--seconds 25]
 
 The cases are the benchmark's contractions in other sizes, on 4 and 8 simulated devices; none of them is among the single steps
 that are fitted. Every candidate of a case runs in turn with those of others, and runs count only beside probes as fast as those
@@ -27,16 +27,17 @@ from shardwise.measure.intervals import Timing
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 DEVICES = (4, 8)
+CALIBRATION_SECONDS = 40.0
 SCALES = ((2, 2), (4, 2))  # what free and summed dimensions are divided by
 MOST = 6  # candidates of a case
 BLOCK = 4  # cases whose candidates run in turn
-TRIES = 3  # times that a block is measured again where the host was busy
+ENOUGH = 9  # runs of a candidate that count
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name holds this text; nothing is written then")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each block of cases")
+    parser.add_argument("--seconds", type=float, default=25.0, help="at most for each block of cases")
     options = parser.parse_args()
     found = measured([(case, n) for case, n in held_out() if options.only in case.name], options.seconds)
     text = report(found)
@@ -69,7 +70,7 @@ def measured(cases: Sequence[tuple[Case, int]], seconds: float) -> dict[str, Any
     load = os.getloadavg()
     mesh = make_mesh({"x": max(DEVICES)})
     started = time.perf_counter()
-    found = calibrated(mesh, sw.hardware("cpu"), 30.0)
+    found = calibrated(mesh, sw.hardware("cpu"), CALIBRATION_SECONDS)
     print(f"calibrated in {time.perf_counter() - started:.0f} s\n{found.hardware}", file=sys.stderr, flush=True)
     rows, lost = [], 0
     for start in range(0, len(cases), BLOCK):
@@ -125,10 +126,7 @@ def _block(
             known.append((case, devices, number, candidate))
     every = Mesh.parse({"x": max(DEVICES)})
     probe = ready(probe_trial(every, shared=True), make_mesh(every))
-    for _ in range(TRIES):
-        rounds = timed(calls, probe, seconds, within=probe_seconds)
-        if all(each is not None for each in rounds.seconds):
-            break
+    rounds = timed(calls, probe, seconds, within=probe_seconds, enough=ENOUGH)
     return list(_rows(known, rounds)), sum(each is None for each in rounds.seconds)
 
 
@@ -177,6 +175,10 @@ def held(rows: Sequence[dict[str, Any]]) -> list[Held]:
         )
         for row in rows
     ]
+
+
+def _pair(interval: Any) -> tuple[float, float] | None:
+    return None if interval is None else (interval[0], interval[1])
 
 
 def report(found: dict[str, Any]) -> str:

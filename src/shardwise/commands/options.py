@@ -140,7 +140,7 @@ def _calibrate_parser(commands: Any) -> None:
         "  shardwise calibrate --from all_gather_perf.txt --hardware h100 -o node.toml",
     )
     calibrating.add_argument("--mesh", default="", metavar="x=4,y=2",
-                             help="mesh axes and their sizes: each collective is measured on each (default: all devices)")  # fmt: skip
+                             help="mesh axes and their sizes, each measured (default: all devices)")  # fmt: skip
     calibrating.add_argument(
         "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to measure; cpu simulates as many as needed"
     )

@@ -21,7 +21,7 @@ from shardwise.measure.fitted_hardware import day, fitted_hardware
 from shardwise.measure.rates import errors_of, rates, rows_of
 from shardwise.measure.rounds import Rounds, agreement, timed
 from shardwise.measure.timing import done
-from shardwise.measure.trials import Trial, device_trials, host_trials, probe_trial, ready
+from shardwise.measure.trials import KIB, MIB, Trial, axis_trials, device_trials, host_trials, local_trials, probe_trial, ready
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import find_mesh, make_mesh
 
@@ -127,7 +127,12 @@ class Calibrated:
 def calibrated(mesh: jax.sharding.Mesh, base: Hardware, seconds: float) -> Calibrated:
     """Measure a mesh, and fit a hardware to it; see `calibrate`."""
     grid = Mesh.parse(mesh)
-    trials = host_trials(grid) if base.shared else device_trials(grid)
+    if not base.shared:
+        trials = device_trials(grid)
+    elif jax.process_count() > 1:
+        trials = [*local_trials(grid), *axis_trials(grid, (64 * KIB, MIB, 8 * MIB))]
+    else:
+        trials = host_trials(grid)
     rounds = measured(trials, mesh, base, seconds)
     found = fitted_hardware(base, trials, rounds.seconds, _where(mesh, base))
     return Calibrated(found, rounds.counted, rounds.probe_seconds)
@@ -155,8 +160,8 @@ def measured(trials: Sequence[Trial], mesh: jax.sharding.Mesh, base: Hardware, s
     lost = sum(each is None for each in found.seconds)
     if lost > MISSING * len(trials):
         raise MeasureError(
-            f"this machine is too busy to be measured: beside {1 - found.counted:.0%} of all runs it was not as fast as "
-            f"usual, and of {lost} of {len(trials)} programs fewer than three count; try again, or allow more seconds"
+            f"this machine is too busy to be measured: in {left:.0f} s, {lost} of {len(trials)} programs ran fewer than three "
+            "times while it was as fast as at its quickest; try again while nothing else runs, or allow more seconds"
         )
     return found
 

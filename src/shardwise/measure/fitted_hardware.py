@@ -27,8 +27,8 @@ from shardwise.steps import moved_axes
 from shardwise.version import VERSION
 
 NOISE = 0.35  # the median error of what was fitted above which nothing was measured but noise
-HOST_FIGURES = ("float32", "bytes_per_s", "copied_bytes_per_s", "fresh_bytes_per_s", "turned_bytes_per_s", "launch_seconds",
-                "local_seconds")  # fmt: skip
+LOCAL_FIGURES = ("float32", "bytes_per_s", "fresh_bytes_per_s", "local_seconds")
+HOST_FIGURES = (*LOCAL_FIGURES, "copied_bytes_per_s", "turned_bytes_per_s", "launch_seconds")
 DEVICE_FIGURES = ("float32", "memory_bytes_per_s")
 
 
@@ -44,8 +44,9 @@ def fitted_hardware(base: Hardware, trials: Sequence[Trial], times: Sequence[flo
         MeasureError: none comes near.
     """
     known = [(trial, seconds) for trial, seconds in zip(trials, times, strict=True) if seconds is not None]
-    first = [pair for pair in known if pair[0].dtype == "float32" and (base.shared or pair[0].kind in ("matmul", "copy"))]
-    names = HOST_FIGURES if isinstance(base.links, Memory) else DEVICE_FIGURES
+    apart = not isinstance(base.links, Memory) or jax.process_count() > 1  # collectives have rates of their own
+    first = [pair for pair in known if pair[0].dtype == "float32" and not (apart and _moves(pair[0]))]
+    names = DEVICE_FIGURES if not isinstance(base.links, Memory) else LOCAL_FIGURES if apart else HOST_FIGURES
     today = day()
     start = tuple(_figure(base, name) for name in names)
     fit = fitted(lambda figures: _prices(_with(base, names, figures), first), [seconds for _, seconds in first], start)
@@ -54,8 +55,8 @@ def fitted_hardware(base: Hardware, trials: Sequence[Trial], times: Sequence[flo
     for (trial, _), error in zip(first, fit.errors, strict=True):
         errors[trial.kind].append(error)
     chip = _with_dtypes(chip, [pair for pair in known if pair[0].dtype != "float32"], today)
-    if not base.shared or jax.process_count() > 1:
-        moving = [pair for pair in known if pair[0].kind not in ("matmul", "copy")]
+    if apart:
+        moving = [pair for pair in known if _moves(pair[0])]
         chip = replace(chip, rates=rates(map(_row, moving), f"measured on {today}"))
         for trial, seconds in moving:
             errors[trial.kind].append(abs(_prices(chip, [(trial, seconds)])[0] / seconds - 1))
@@ -82,6 +83,10 @@ def _row(pair: tuple[Trial, float]) -> Row:
     before, after = (ITEM_BYTES[trial.dtype] * math.prod(each.shard_shape(trial.sizes, mesh)) for each in layouts)
     kind: Any = trial.kind
     return Row(kind, mesh.extent(axes), group_apart(mesh, axes), wire_bytes(kind, mesh, axes, before, after), pair[1])
+
+
+def _moves(trial: Trial) -> bool:
+    return trial.kind not in ("matmul", "copy")
 
 
 def _figure(chip: Hardware, name: str) -> float:

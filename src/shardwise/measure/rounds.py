@@ -14,9 +14,10 @@ import numpy as np
 
 from shardwise.measure.timing import done
 
-QUICK = 0.2  # the share of probes that are faster than the usual one of a machine that is left alone now and then
-SLOWER = 1.25  # times the usual probe: where one is slower, or as much faster, the runs beside it do not count
-BETWEEN_SECONDS = 0.5  # of runs between two probes
+QUIET = 0.05  # the share of probes that are quicker than the one that tells a quiet machine
+SLOWER = 1.25  # times that one: where a probe takes longer, or that much less, the runs beside it do not count
+BETWEEN_SECONDS = 0.15  # of runs between two probes
+PAUSE_SECONDS = 0.05  # between probes while a machine is busy
 BRIEF_SECONDS = 0.01  # what takes no longer is run several times in a turn
 FEWEST = 3  # runs that count, of which there is a median
 
@@ -48,17 +49,21 @@ def alone(seconds: Sequence[float]) -> list[float]:
 
 def timed(
     calls: Sequence[Callable[[], Any]], probe: Callable[[], Any], seconds: float, agree: Agree = alone,
-    within: float | None = None, clock: Callable[[], float] = time.perf_counter,
+    within: float | None = None, enough: int = 1000, clock: Callable[[], float] = time.perf_counter,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Rounds:  # fmt: skip
-    """Time programs in turn, in another order each round, until the time is up; at least three rounds.
+    """Time programs in turn, in another order each round, until the time is up.
 
-    A probe, always the same program, runs between them. A run counts where the probes before and after it took hardly longer
-    than the quickest fifth: a machine whose other users slow it down for seconds is measured in the seconds between.
+    A probe, always the same program, runs between them. Runs count where the probes before and after them are quick: a machine
+    whose other users slow it down for seconds is measured in the seconds between, which are waited for.
 
     Args:
         calls: programs that were compiled before; each run is preceded by one that does not count.
+        seconds: for all; what is not measured three times by then has no median.
         agree: gives for times of this process those that all processes hold true: the same programs run in all.
-        within: seconds of a usual probe, where they are known: what is timed is to be held against what was timed then.
+        within: seconds of a quick probe, where they are known: what is timed is to be held against what was timed then.
+        enough: runs that count of each program, after which the rest of the time is not spent.
+        pause: what waits for so many seconds.
 
     Raises:
         MeasureError: a program raises.
@@ -68,41 +73,57 @@ def timed(
     shuffled, order = random.Random(0), list(range(len(calls)))
     started = clock()
 
-    def probed() -> None:
-        done("the probe", probe)
+    def probed() -> bool:
+        """Run the probe; whether it is quick."""
         runs = []
-        for _ in range(3):
+        for _ in range(2):
             begin = clock()
             done("the probe", probe)
             runs.append(clock() - begin)
-        probes.append(min(runs))
+        probes.append(agree([min(runs)])[0])
+        return _is_quick(probes[-1], within or _quick(probes))
 
-    probed()
-    rounds, spent = 0, 0.0
-    while calls and (rounds < FEWEST or spent * (rounds + 1) / rounds <= seconds):
+    def spent() -> float:
+        return agree([clock() - started])[0]
+
+    def await_quiet() -> None:
+        while not probed() and spent() < seconds:
+            pause(PAUSE_SECONDS)
+
+    def kept() -> list[list[float]]:
+        quick = within or _quick(probes)
+        is_quick = [_is_quick(each, quick) for each in probes]
+        return [[run for run, before in runs if all(is_quick[before : before + 2])] for runs in taken]
+
+    await_quiet()
+    while spent() < seconds and agree([min(map(len, kept()), default=enough)])[0] < enough:
         shuffled.shuffle(order)
-        last = 0.0
+        begin = clock()
         for number in order:
-            begin = clock()
             done("a program", calls[number])
             for _ in range(3 if taken[number] and taken[number][-1][0] < BRIEF_SECONDS else 1):
                 run = clock()
                 done("a program", calls[number])
                 taken[number].append((clock() - run, len(probes) - 1))
-            last += clock() - begin
-            if agree([last])[0] > BETWEEN_SECONDS:
-                probed()
-                last = 0.0
-        probed()
-        rounds += 1
-        spent = agree([clock() - started])[0]
-    usual = within or float(np.quantile(probes, QUICK))
-    is_usual = [usual / SLOWER <= each <= SLOWER * usual for each in probes]
-    kept = [[run for run, before in runs if all(is_usual[before : before + 2])] for runs in taken]
-    agreed = agree([np.inf if len(runs) < FEWEST else statistics.median(runs) for runs in kept])
-    counted = sum(map(len, kept)) / max(1, sum(map(len, taken)))
-    seconds_of = tuple(each if np.isfinite(each) else None for each in agreed)
-    return Rounds(seconds_of, tuple(map(tuple, kept)), counted, usual)
+            if agree([clock() - begin])[0] > BETWEEN_SECONDS:
+                await_quiet()
+                if spent() >= seconds:
+                    break
+                begin = clock()
+        await_quiet()
+    runs = kept()
+    agreed = agree([np.inf if len(each) < FEWEST else statistics.median(each) for each in runs])
+    medians = tuple(each if np.isfinite(each) else None for each in agreed)
+    counted = sum(map(len, runs)) / max(1, sum(map(len, taken)))
+    return Rounds(medians, tuple(map(tuple, runs)), counted, within or _quick(probes))
+
+
+def _quick(probes: Sequence[float]) -> float:
+    return float(np.quantile(probes, QUIET))
+
+
+def _is_quick(probe: float, quick: float) -> bool:
+    return quick / SLOWER <= probe <= SLOWER * quick
 
 
 def agreement(mesh: jax.sharding.Mesh) -> Agree:

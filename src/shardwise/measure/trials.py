@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,8 +107,7 @@ def host_trials(mesh: Mesh) -> list[Trial]:
 
     Results of 32 MiB and more tell what mapping memory anew costs.
     """
-    found = [matmul_trial(mesh, shape) for shape in SHAPES] + [copy_trial(mesh, size) for size in (64 * KIB, MIB, 8 * MIB)]
-    found += [matmul_trial(mesh, (128, 128, 128) if dtype == "int8" else (256, 256, 256), dtype) for dtype in DTYPES]
+    found = local_trials(mesh)
     half = max(mesh.size // 2, 1)
     flat, small = Mesh((("all", mesh.size),)), Mesh((("all", half),))
     if mesh.size > 1:
@@ -117,11 +116,18 @@ def host_trials(mesh: Mesh) -> list[Trial]:
             if kind in TURNED:
                 found += [collective_trial(kind, flat, ("all",), size, first=False) for size in (MIB, 8 * MIB)]
     if half > 1:
-        found += [matmul_trial(small, shape) for shape in SHAPES[1:3]] + [copy_trial(small, size) for size in (MIB, 40 * MIB)]
+        found += [matmul_trial(small, shape) for shape in SHAPES[1:3]] + [copy_trial(small, MIB)]
         found += [collective_trial(kind, small, ("all",), size) for kind in COLLECTIVES for size in (64 * KIB, 8 * MIB)]
         found += [collective_trial(kind, small, ("all",), 40 * MIB) for kind in ("all-gather", "all-reduce")]
         found += [collective_trial(kind, small, ("all",), MIB, first=False) for kind in TURNED]
     return found
+
+
+def local_trials(mesh: Mesh) -> list[Trial]:
+    """What tells the figures of simulated devices but those of collectives."""
+    found = [matmul_trial(mesh, shape) for shape in SHAPES]
+    found += [copy_trial(mesh, size) for size in (64 * KIB, MIB, 8 * MIB, 40 * MIB)]
+    return found + [matmul_trial(mesh, (128, 128, 128) if dtype == "int8" else (256, 256, 256), dtype) for dtype in DTYPES]
 
 
 def device_trials(mesh: Mesh) -> list[Trial]:
@@ -129,13 +135,14 @@ def device_trials(mesh: Mesh) -> list[Trial]:
     shapes = [(512,) * 3, (1024,) * 3, (2048,) * 3, (4096,) * 3, (4096, 128, 4096), (128, 4096, 4096)]
     found = [matmul_trial(mesh, shape, dtype) for dtype in ("float32", "bfloat16") for shape in shapes]
     found += [copy_trial(mesh, size) for size in (MIB, 16 * MIB, 128 * MIB)]
+    return found + axis_trials(mesh, (64 * KIB, MIB, 16 * MIB, 128 * MIB))
+
+
+def axis_trials(mesh: Mesh, sizes: Sequence[int]) -> list[Trial]:
+    """Each collective on each axis of a mesh, and over all."""
     groups = [(axis,) for axis, size in mesh.axes if size > 1]
     groups += [mesh.names] if len(groups) > 1 else []
-    for axes in groups:
-        found += [
-            collective_trial(kind, mesh, axes, size) for kind in COLLECTIVES for size in (64 * KIB, MIB, 16 * MIB, 128 * MIB)
-        ]
-    return found
+    return [collective_trial(kind, mesh, axes, size) for axes in groups for kind in COLLECTIVES for size in sizes]
 
 
 def probe_trial(mesh: Mesh, shared: bool) -> Trial:
