@@ -57,6 +57,7 @@ class Memory:
     turned_bytes_per_s: Figure  # moving an array's blocks: collectives work on the first dimension only
     launch_seconds: Figure  # of a collective, for each device
     local_seconds: Figure  # of a local step, for each device
+    dispatch_seconds: Figure  # of a program, for each device, whatever its steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,14 @@ class Hardware:
     compiler: Compiler | None = None
     host_bytes_per_s: Figure | None = None  # the link of a chip to its host's memory, one way
     reached: Reached | None = None
+    overlapped_matmul: Figure | None = None  # times as long as alone, where collectives take some of the cores that multiply
     rates: tuple[Rate, ...] = ()  # measured, in place of what the links' figures say
     calibration: Calibration | None = None
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long a matmul takes beside a transfer as alone."""
+        return 1.0 if self.overlapped_matmul is None else self.overlapped_matmul.value
 
     @property
     def shared(self) -> bool:
@@ -205,6 +212,8 @@ class Hardware:
             fields = Compiler.__dataclass_fields__
             rows += [(f"compiler {name.replace('_', ' ')}", getattr(self.compiler, name)) for name in fields]
         rows += [(f"reached share of {what}", figure) for what, figure in self.shares_reached()]
+        if self.overlapped_matmul:
+            rows.append(("overlapped matmul, times as long", self.overlapped_matmul))
         for rate in self.rates:
             where = f"{rate.kind} of {rate.devices}, {rate.apart} apart"
             rows += [(f"{where}: start seconds", rate.start_seconds), (f"{where}: bytes/s", rate.bytes_per_s)]

@@ -48,6 +48,7 @@ def read(text: str) -> Hardware:
         compiler=Compiler(*(figure("compiler", key) for key in Compiler.__dataclass_fields__)) if "compiler" in table else None,
         host_bytes_per_s=figure("host", "bytes_per_s") if "host" in table else None,
         reached=reached,
+        overlapped_matmul=figure("overlap", "matmul") if "overlap" in table else None,
         rates=tuple(_rate(each, name) for each in table.get("collectives", ())),
         calibration=_calibration(table["calibration"], name) if "calibration" in table else None,
     )
@@ -123,6 +124,8 @@ def _lines(chip: Hardware) -> Iterator[str]:
     if chip.reached is not None:
         yield from ("", "[reached]", f"links = {_entry(chip.reached.links)}")
         yield from () if chip.reached.products is None else (f"products = {_entry(chip.reached.products)}",)
+    if chip.overlapped_matmul is not None:
+        yield from ("", "[overlap]", f"matmul = {_entry(chip.overlapped_matmul)}")
     for rate in chip.rates:
         yield from ("", "[[collectives]]", f"kind = {_said(rate.kind)}", f"devices = {rate.devices}", f"apart = {rate.apart}")
         yield f"start_seconds = {_entry(rate.start_seconds)}"

@@ -27,7 +27,8 @@ from shardwise.steps import moved_axes
 from shardwise.version import VERSION
 
 NOISE = 0.35  # the median error of what was fitted above which nothing was measured but noise
-LOCAL_FIGURES = ("float32", "bytes_per_s", "fresh_bytes_per_s", "local_seconds")
+START_SECONDS = 1e-5
+LOCAL_FIGURES = ("float32", "bytes_per_s", "fresh_bytes_per_s", "local_seconds", "dispatch_seconds")
 HOST_FIGURES = (*LOCAL_FIGURES, "copied_bytes_per_s", "turned_bytes_per_s", "launch_seconds")
 DEVICE_FIGURES = ("float32", "memory_bytes_per_s")
 
@@ -92,7 +93,7 @@ def _moves(trial: Trial) -> bool:
 def _figure(chip: Hardware, name: str) -> float:
     if name in ("float32", "memory_bytes_per_s"):
         return dict(chip.flops_per_s)["float32"].value if name == "float32" else chip.memory_bytes_per_s.value
-    return getattr(chip.links, name).value
+    return getattr(chip.links, name).value or START_SECONDS  # a fit begins with figures that are positive
 
 
 def _with(chip: Hardware, names: Iterable[str], figures: Iterable[float], source: str = "tried") -> Hardware:

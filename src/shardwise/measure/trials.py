@@ -35,7 +35,7 @@ ROWS = 64  # of what is cut along two dimensions: any number of devices up to so
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One program to time, and what kind of figure it tells: `matmul`, `copy` or a collective's."""
+    """One program to time, and what kind of figure it tells: `matmul`, `copy`, a collective's, or `program`."""
 
     kind: str
     says: str
@@ -115,11 +115,13 @@ def host_trials(mesh: Mesh) -> list[Trial]:
             found += [collective_trial(kind, flat, ("all",), size) for size in (64 * KIB, MIB, 8 * MIB)]
             if kind in TURNED:
                 found += [collective_trial(kind, flat, ("all",), size, first=False) for size in (MIB, 8 * MIB)]
+        found += [trial(flat, ("all",), size) for trial in (chain_trial, sum_trial) for size in (32, 128)]
     if half > 1:
         found += [matmul_trial(small, shape) for shape in SHAPES[1:3]] + [copy_trial(small, MIB)]
         found += [collective_trial(kind, small, ("all",), size) for kind in COLLECTIVES for size in (64 * KIB, 8 * MIB)]
         found += [collective_trial(kind, small, ("all",), 40 * MIB) for kind in ("all-gather", "all-reduce")]
         found += [collective_trial(kind, small, ("all",), MIB, first=False) for kind in TURNED]
+        found += [trial(small, ("all",), 64) for trial in (chain_trial, sum_trial)]
     return found
 
 
@@ -148,6 +150,28 @@ def axis_trials(mesh: Mesh, sizes: Sequence[int]) -> list[Trial]:
 def probe_trial(mesh: Mesh, shared: bool) -> Trial:
     """What tells whether a machine is as fast as it was: a matmul of some milliseconds."""
     return matmul_trial(mesh, (512, 512, 512) if shared else (4096, 4096, 4096))
+
+
+def chain_trial(mesh: Mesh, axes: Axes, size: int) -> Trial:
+    """A matmul and what moves its result three times: what starting a program costs beyond its steps."""
+    n = mesh.extent(axes)
+    inputs = (("A", Layout((("I", axes), ("J", ())))), ("B", Layout.parse("J, K")))
+    steps = (
+        Einsum(("A", "B"), "C", ("I", "K")),
+        AllGather("C", "I", axes),
+        Slice("C", "K", axes),
+        AllToAll("C", "K", "I", axes),
+    )
+    sizes = {"I": size * n, "J": size, "K": size * n}
+    return Trial("program", f"four steps over {','.join(axes)} of {mesh}, {size}", Program(mesh, inputs, steps, "C"), sizes)
+
+
+def sum_trial(mesh: Mesh, axes: Axes, size: int) -> Trial:
+    """A matmul of partial sums, which are summed."""
+    inputs = (("A", Layout((("I", ()), ("J", axes)))), ("B", Layout((("J", axes), ("K", ())))))
+    steps = (Einsum(("A", "B"), "C", ("I", "K")), AllReduce("C", axes))
+    sizes = {"I": size, "J": size * mesh.extent(axes), "K": size}
+    return Trial("program", f"two steps over {','.join(axes)} of {mesh}, {size}", Program(mesh, inputs, steps, "C"), sizes)
 
 
 def ready(trial: Trial, mesh: jax.sharding.Mesh) -> Callable[[], Any]:

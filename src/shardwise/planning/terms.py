@@ -21,6 +21,7 @@ _LETTERS = {
     "turned_bytes_per_s": ("turned", "B/s", "moving blocks in memory"),
     "launch_seconds": ("start", "s"),
     "local_seconds": ("start", "s"),
+    "dispatch_seconds": ("dispatch", "s", "of a program"),
     "efficiency": ("efficiency", "", "the share of the peak that large matmuls reach"),
     "results_per_s": ("rate", "results/s"),
     "start_seconds": ("start", "s"),

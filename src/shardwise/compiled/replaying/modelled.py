@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwise.chips import Hardware, Torus
+from shardwise.chips import Hardware, Switch, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.replaying.instruction_stream import FROM_HOST, PER_SECOND, TO_HOST, record
 from shardwise.compiled.replaying.kernels import Cores
 from shardwise.compiled.replaying.replay import Event, Player, Run, flattened
+from shardwise.compiled.replaying.traffic import NETWORK, NVLINK
 from shardwise.compiled.replaying.work import Workbook
 from shardwise.compiled.text.hlo import Module
 from shardwise.mesh import Mesh
@@ -50,7 +51,7 @@ def timeline(
         routes: the physical routes of the mesh's axes, where they are known.
     """
     cores = Cores(module, hardware, mesh, Workbook(module))
-    player = Player()
+    player = Player(slowdown=hardware.slowdown, beside=frozenset((NVLINK, NETWORK)))
     run = player.play(record(cores, collectives, routes), last=True)
     flat = list(flattened(run, MOST_SPANS))
     notes = _notes(cores, player, flat, routes)
@@ -112,6 +113,13 @@ def _notes(cores: Cores, player: Player, flat: Sequence[Any], routes: Mapping[st
     notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]
     if isinstance(hardware.links, Torus) and mesh.size > 1:
         notes.append("devices next to each other along an axis are taken as linked: no permute goes round about")
+    if isinstance(hardware.links, Switch):
+        notes.append(
+            "GPU compilers tell no cycles: what kernels take beyond FLOPs over peak and bytes over bandwidth is not known"
+        )
+    if hardware.overlapped_matmul is not None:
+        charged = f"matmuls take {hardware.slowdown:g} times as long while something is on its way"
+        notes.append(f"{charged} ({hardware.overlapped_matmul.source})")
     if not cores.launch_seconds:
         notes.append("starting a kernel costs nothing: no figure is known")
     speed = hardware.host_speed(mesh)
