@@ -26,6 +26,7 @@ from shardwise.mesh import Mesh
 from shardwise.runtime.devices import find_mesh, make_mesh
 
 SECONDS = 25.0
+ENOUGH = 15  # runs of a program that count
 LEAST_SECONDS = 8.0  # for runs, however long compiling took
 MISSING = 0.25  # the share of programs without three runs that count, above which a machine is too busy
 
@@ -156,7 +157,7 @@ def measured(trials: Sequence[Trial], mesh: jax.sharding.Mesh, base: Hardware, s
             calls.append(ready(trial, meshes[grid]))
             done(trial.says, calls[-1])
         left = max(seconds - (time.perf_counter() - started), LEAST_SECONDS)
-        found = timed(calls[1:], calls[0], left, agreement(mesh))
+        found = timed(calls[1:], calls[0], left, agreement(mesh), enough=ENOUGH)
     lost = sum(each is None for each in found.seconds)
     if lost > MISSING * len(trials):
         raise MeasureError(
