@@ -74,6 +74,21 @@ def test_disturbed_runs_and_lost_ones_move_figures_little():
         assert figures_of(found)[name] == pytest.approx(wanted[name], rel=0.2), name
 
 
+def test_a_figure_of_which_nothing_was_measured_stays_the_catalogues():
+    trials = [trial for trial in host_trials(EIGHT) if "41943040" not in trial.says]
+    found = fitted_hardware(hardware("cpu"), trials, modelled(HOST, trials), "here")
+    assert found.links.fresh_bytes_per_s == hardware("cpu").links.fresh_bytes_per_s
+    assert "measured on 20" in found.links.bytes_per_s.source
+
+
+def test_of_a_collective_at_one_size_there_is_no_rate():
+    trials = device_trials(EIGHT)
+    times = [None if trial.kind == "all-to-all" and trial.sizes["I"] > 128 else seconds
+             for trial, seconds in zip(trials, modelled(hardware("h100"), trials), strict=True)]  # fmt: skip
+    found = fitted_hardware(hardware("h100"), trials, times, "8 H100")
+    assert {rate.kind for rate in found.rates} == {"all-gather", "reduce-scatter", "all-reduce", "collective-permute"}
+
+
 def test_noise_is_refused():
     trials, drawn = host_trials(EIGHT), random.Random(2)
     with pytest.raises(MeasureError, match="what was measured is noise: the figures that fit it best miss half of it by more"):

@@ -16,7 +16,7 @@ from shardwise.chips import Calibration, Hardware
 from shardwise.chips import hardware as chips
 from shardwise.chips.hosts import cache_file, cpu_name
 from shardwise.chips.storing import written
-from shardwise.errors import HardwareError, MeasureError, counted, one_line, quoted
+from shardwise.errors import HardwareError, MeasureError, one_line, quoted
 from shardwise.measure.fitted_hardware import day, fitted_hardware
 from shardwise.measure.rates import errors_of, rates, rows_of
 from shardwise.measure.rounds import Rounds, agreement, timed
@@ -171,4 +171,4 @@ def _where(mesh: jax.sharding.Mesh, base: Hardware) -> str:
     """The host or the devices, as a plan names them."""
     kind = mesh.devices.flat[0].device_kind
     host = cpu_name() if base.shared else f"{mesh.size} {kind}"
-    return f"{host}, {counted(jax.process_count(), 'process')}" if jax.process_count() > 1 else host
+    return f"{host}, {jax.process_count()} processes" if jax.process_count() > 1 else host

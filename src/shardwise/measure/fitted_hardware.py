@@ -17,7 +17,7 @@ from shardwise.chips import Calibration, Figure, Hardware, Memory
 from shardwise.chips import hardware as chips
 from shardwise.chips.links import group_apart, wire_bytes
 from shardwise.errors import MeasureError, counted
-from shardwise.measure.fitting import fitted
+from shardwise.measure.fitting import Fit, fitted
 from shardwise.measure.rates import Row, rates
 from shardwise.measure.trials import Trial
 from shardwise.mesh import Mesh
@@ -51,13 +51,14 @@ def fitted_hardware(base: Hardware, trials: Sequence[Trial], times: Sequence[flo
     today = day()
     start = tuple(_figure(base, name) for name in names)
     fit = fitted(lambda figures: _prices(_with(base, names, figures), first), [seconds for _, seconds in first], start)
-    chip = _with(base, names, fit.figures, f"measured on {today}: fitted to {counted(len(first), 'program')}")
+    told = {name: value for name, value in zip(names, fit.figures, strict=True) if _matters(base, names, fit, name, first)}
+    chip = _with(base, told, told.values(), f"measured on {today}: fitted to {counted(len(first), 'program')}")
     errors: dict[str, list[float]] = defaultdict(list)
     for (trial, _), error in zip(first, fit.errors, strict=True):
         errors[trial.kind].append(error)
     chip = _with_dtypes(chip, [pair for pair in known if pair[0].dtype != "float32"], today)
     if apart:
-        moving = [pair for pair in known if _moves(pair[0])]
+        moving = _at_several_sizes([pair for pair in known if _moves(pair[0])])
         chip = replace(chip, rates=rates(map(_row, moving), f"measured on {today}"))
         for trial, seconds in moving:
             errors[trial.kind].append(abs(_prices(chip, [(trial, seconds)])[0] / seconds - 1))
@@ -70,10 +71,27 @@ def fitted_hardware(base: Hardware, trials: Sequence[Trial], times: Sequence[flo
         )
     medians = tuple((kind, statistics.median(found)) for kind, found in errors.items())
     versions = (("jax", jax.__version__), ("jaxlib", jax.lib.__version__), ("shardwise", VERSION))
-    told = Calibration(host, today, versions, len(known), (*medians, ("all", worst)))
+    calibration = Calibration(host, today, versions, len(known), (*medians, ("all", worst)))
     title = f"{host}, simulated devices, calibrated" if base.shared else f"{base.title}, calibrated"
     memory = Figure(_memory_bytes(), "the host's memory, by the operating system") if base.shared else base.memory_bytes
-    return replace(chip, name=f"{base.name}-calibrated", title=title, memory_bytes=memory, reached=None, calibration=told)
+    return replace(
+        chip, name=f"{base.name}-calibrated", title=title, memory_bytes=memory, reached=None, calibration=calibration
+    )
+
+
+def _matters(base: Hardware, names: Sequence[str], fit: Fit, name: str, known: Sequence[tuple[Trial, float]]) -> bool:
+    """Whether any price of what was measured depends on a figure; of one on which none does nothing was measured."""
+    other = [value * (1.1 if each == name else 1.0) for each, value in zip(names, fit.figures, strict=True)]
+    return _prices(_with(base, names, other), known) != _prices(_with(base, names, fit.figures), known)
+
+
+def _at_several_sizes(known: Sequence[tuple[Trial, float]]) -> list[tuple[Trial, float]]:
+    """What was measured at two sizes or more: of one size alone no start and no speed can be told."""
+    sizes: dict[tuple[Any, ...], set[float]] = defaultdict(set)
+    for pair in known:
+        row = _row(pair)
+        sizes[row[:3]].add(row.sent_bytes)
+    return [pair for pair in known if len(sizes[_row(pair)[:3]]) > 1]
 
 
 def _row(pair: tuple[Trial, float]) -> Row:
