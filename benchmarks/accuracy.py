@@ -215,9 +215,9 @@ def report(found: dict[str, Any]) -> str:
             lines += ["", f"On {devices} devices:", "", *summary(some)]
     lines += [
         "",
-        f"The host: {found['host']}; load average {found['load'][0]:.1f} before and {found['load'][1]:.1f} after, others' too. "
-        f"{found['fitted']} programs were fitted, to {found['errors fitted']['all']:.0%}; {found['lost']} cases are left out: the "
-        "choice, or one predicted nearly as fast, did not run three times beside a quick probe.",
+        f"The host: {found['host']}; load average {found['load'][0]:.1f} before, {found['load'][1]:.1f} after, others' too. "
+        f"{found['fitted']} programs were fitted, to {found['errors fitted']['all']:.0%}; {found['lost']} cases are left out: "
+        "the choice, or one predicted nearly as fast, did not run three times beside a quick probe.",
         "",
         "| case | devices | predicted ms | measured ms | predicted / measured | regret | candidates |",
         "|---|---|---|---|---|---|---|",
