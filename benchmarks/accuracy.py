@@ -35,7 +35,7 @@ SLOWEST = 4  # times the choice's prediction: a candidate beyond is not run
 NEARLY = 1.3  # times the choice's prediction: what is no slower must have been measured
 BLOCK = 3  # cases whose candidates run in turn
 BLOCK_SECONDS = 40.0  # at most
-ENOUGH = 7  # runs of a candidate that count
+ENOUGH = 9  # runs of a candidate that count
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def test_runs_count_while_the_machine_is_as_fast_as_at_its_quickest():
 def test_enough_runs_are_enough():
     clock = Clock(lambda now: False)
     found = timed([clock.program(0.02)], clock.program(0.01), 100.0, enough=5, clock=clock, pause=clock.pause)
-    assert 5 <= len(found.runs[0]) <= 8
+    assert 3 <= len(found.runs[0]) <= 4  # the quicker half
     assert clock.now < 2
 
 

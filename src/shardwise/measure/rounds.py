@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ SLOWER = 1.25  # times that one: where a probe takes longer, or that much less, 
 BETWEEN_SECONDS = 0.15  # of runs between two probes
 PAUSE_SECONDS = 0.05  # between probes while a machine is busy
 BRIEF_SECONDS = 0.01  # what takes no longer is run several times in a turn
-FEWEST = 3  # runs that count, of which there is a median
+FEWEST = 3  # runs that count, of which there is a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Rounds:
     """What was timed.
 
     Attributes:
-        seconds: the median of each program's runs that count; None where there are fewer than three.
-        runs: the runs of each that count, in this process.
+        seconds: the median of the quicker half of each program's runs that count; None where fewer than three do.
+        runs: that half, in this process.
         counted: the share of all runs that count.
         probe_seconds: the probe beside which runs count.
     """
@@ -68,61 +68,77 @@ def timed(
     Raises:
         MeasureError: a program raises.
     """
+    watch = _Watch(probe, agree, within, clock, pause, clock(), seconds)
     taken: list[list[tuple[float, int]]] = [[] for _ in calls]
-    probes: list[float] = []
     shuffled, order = random.Random(0), list(range(len(calls)))
-    started = clock()
-
-    def probed() -> bool:
-        """Run the probe; whether it is quick."""
-        runs = []
-        for _ in range(2):
-            begin = clock()
-            done("the probe", probe)
-            runs.append(clock() - begin)
-        probes.append(agree([min(runs)])[0])
-        return _is_quick(probes[-1], within or _quick(probes))
-
-    def spent() -> float:
-        return agree([clock() - started])[0]
-
-    def await_quiet() -> None:
-        while not probed() and spent() < seconds:
-            pause(PAUSE_SECONDS)
-
-    def kept() -> list[list[float]]:
-        quick = within or _quick(probes)
-        is_quick = [_is_quick(each, quick) for each in probes]
-        return [[run for run, before in runs if all(is_quick[before : before + 2])] for runs in taken]
-
-    await_quiet()
-    while spent() < seconds and agree([min(map(len, kept()), default=enough)])[0] < enough:
+    watch.await_quiet()
+    while not watch.is_over() and agree([min(map(len, watch.kept(taken)), default=enough)])[0] < enough:
         shuffled.shuffle(order)
         begin = clock()
         for number in order:
             done("a program", calls[number])
-            for _ in range(3 if taken[number] and taken[number][-1][0] < BRIEF_SECONDS else 1):
+            is_brief = bool(taken[number]) and agree([taken[number][-1][0]])[0] < BRIEF_SECONDS
+            for _ in range(3 if is_brief else 1):
                 run = clock()
                 done("a program", calls[number])
-                taken[number].append((clock() - run, len(probes) - 1))
+                taken[number].append((clock() - run, len(watch.probes) - 1))
             if agree([clock() - begin])[0] > BETWEEN_SECONDS:
-                await_quiet()
-                if spent() >= seconds:
+                watch.await_quiet()
+                if watch.is_over():
                     break
                 begin = clock()
-        await_quiet()
-    runs = kept()
-    agreed = agree([np.inf if len(each) < FEWEST else statistics.median(each) for each in runs])
+        watch.await_quiet()
+    found = watch.kept(taken)
+    halves = tuple(tuple(sorted(runs)[: (len(runs) + 1) // 2]) for runs in found)  # what others take only ever adds
+    agreed = agree(
+        [np.inf if len(each) < FEWEST else statistics.median(half) for each, half in zip(found, halves, strict=True)]
+    )
     medians = tuple(each if np.isfinite(each) else None for each in agreed)
-    counted = sum(map(len, runs)) / max(1, sum(map(len, taken)))
-    return Rounds(medians, tuple(map(tuple, runs)), counted, within or _quick(probes))
+    return Rounds(medians, halves, sum(map(len, found)) / max(1, sum(map(len, taken))), watch.quick)
 
 
-def _quick(probes: Sequence[float]) -> float:
-    return float(np.quantile(probes, QUIET))
+@dataclass(slots=True)
+class _Watch:
+    """Tells by a probe when a machine is as fast as at its quickest, and waits until it is, or the time is up."""
+
+    probe: Callable[[], Any]
+    agree: Agree
+    within: float | None
+    clock: Callable[[], float]
+    pause: Callable[[float], None]
+    started: float
+    seconds: float
+    probes: list[float] = field(default_factory=list)
+
+    @property
+    def quick(self) -> float:
+        """What a quick probe takes."""
+        return self.within or float(np.quantile(self.probes, QUIET))
+
+    def is_over(self) -> bool:
+        return self.agree([self.clock() - self.started])[0] >= self.seconds
+
+    def await_quiet(self) -> None:
+        while not _is_near(self.probed(), self.quick) and not self.is_over():
+            self.pause(PAUSE_SECONDS)
+
+    def probed(self) -> float:
+        runs = []
+        for _ in range(2):
+            begin = self.clock()
+            done("the probe", self.probe)
+            runs.append(self.clock() - begin)
+        self.probes.append(self.agree([min(runs)])[0])
+        return self.probes[-1]
+
+    def kept(self, taken: Sequence[Sequence[tuple[float, int]]]) -> list[list[float]]:
+        """The runs that count, of each program: those between two quick probes."""
+        quick = self.quick
+        is_quick = [_is_near(each, quick) for each in self.probes]
+        return [[run for run, before in runs if all(is_quick[before : before + 2])] for runs in taken]
 
 
-def _is_quick(probe: float, quick: float) -> bool:
+def _is_near(probe: float, quick: float) -> bool:
     return quick / SLOWER <= probe <= SLOWER * quick
 
 
