@@ -72,11 +72,13 @@ def test_the_report_holds_every_case():
             {"program": "a", "predicted": 1e-3, "measured": 1e-3, "interval": None, "runs": 3},
             {"program": "b", "predicted": 3e-3, "measured": 2e-3, "interval": None, "runs": 3}]},
     ]  # fmt: skip
-    found = {"rows": rows, "host": "a host", "load": [0.1, 0.2], "errors fitted": {"all": 0.1}, "fitted": 60, "lost": 0,
+    found = {"rows": rows, "host": "a host", "load": [0.1, 0.2],
+             "errors fitted": {"all": 0.1}, "fitted": 60, "lost": 0, "clock": "cpu",
              "overlap": list(overlap_rows())}  # fmt: skip
     text = report(found)
     assert "| one | 4 | 1.00 | 1.10 | 0.91 | 0% | 2 |" in text
     assert "60 programs were fitted, to 10%" in text
+    assert "are CPU time over the host's cores" in text
     assert len(held(rows)) == 2
     assert len(found["overlap"]) > 100
 

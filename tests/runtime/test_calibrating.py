@@ -169,8 +169,10 @@ def brief(monkeypatch, tmp_path):
     """Few programs, of which every run counts, and no noise."""
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(calibrating, "host_trials", lambda grid: FEW)
-    monkeypatch.setattr(calibrating, "LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(calibrating, "LEAST_SECONDS", 10.0)
+    monkeypatch.setattr(calibrating, "ENOUGH", 1)
     monkeypatch.setattr(rounds, "SLOWER", 1e9)
+    monkeypatch.setattr(rounds, "FEWEST", 1)
     monkeypatch.setattr("shardwise.measure.fitted_hardware.NOISE", 1e9)
     monkeypatch.chdir(tmp_path)
 
@@ -214,6 +216,7 @@ def test_interrupted_nothing_is_written(brief, monkeypatch, capsys):
 
 def test_a_busy_machine_is_refused(brief, monkeypatch, capsys):
     monkeypatch.setattr(rounds, "FEWEST", 10**9)
+    monkeypatch.setattr(calibrating, "LEAST_SECONDS", 0.1)
     assert main(["calibrate", "--seconds", "1", "-o", "mine.toml"]) == 2
     assert "this machine is too busy to be measured" in said(capsys)
     assert not Path("mine.toml").exists()

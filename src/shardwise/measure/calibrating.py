@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,8 +125,10 @@ class Calibrated:
     probe_seconds: float
 
 
-def calibrated(mesh: jax.sharding.Mesh, base: Hardware, seconds: float) -> Calibrated:
-    """Measure a mesh, and fit a hardware to it; see `calibrate`."""
+def calibrated(
+    mesh: jax.sharding.Mesh, base: Hardware, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> Calibrated:  # fmt: skip
+    """Measure a mesh by a clock, and fit a hardware to it; see `calibrate`."""
     grid = Mesh.parse(mesh)
     if not base.shared:
         trials = device_trials(grid)
@@ -134,12 +136,14 @@ def calibrated(mesh: jax.sharding.Mesh, base: Hardware, seconds: float) -> Calib
         trials = [*local_trials(grid), *axis_trials(grid, (64 * KIB, MIB, 8 * MIB))]
     else:
         trials = host_trials(grid)
-    rounds = measured(trials, mesh, base, seconds)
+    rounds = measured(trials, mesh, base, seconds, clock)
     found = fitted_hardware(base, trials, rounds.seconds, _where(mesh, base))
     return Calibrated(found, rounds.counted, rounds.probe_seconds)
 
 
-def measured(trials: Sequence[Trial], mesh: jax.sharding.Mesh, base: Hardware, seconds: float) -> Rounds:
+def measured(
+    trials: Sequence[Trial], mesh: jax.sharding.Mesh, base: Hardware, seconds: float, clock: Callable[[], float]
+) -> Rounds:  # fmt: skip
     """Compile and time trials.
 
     Raises:
@@ -147,7 +151,7 @@ def measured(trials: Sequence[Trial], mesh: jax.sharding.Mesh, base: Hardware, s
     """
     devices = list(mesh.devices.flat)
     meshes = {Mesh.parse(mesh): mesh}
-    started = time.perf_counter()
+    started = clock()
     with jax.enable_x64(True):
         calls = []
         for trial in (probe_trial(Mesh.parse(mesh), base.shared), *trials):
@@ -156,8 +160,8 @@ def measured(trials: Sequence[Trial], mesh: jax.sharding.Mesh, base: Hardware, s
                 meshes[grid] = make_mesh(grid, devices=devices[: grid.size])
             calls.append(ready(trial, meshes[grid]))
             done(trial.says, calls[-1])
-        left = max(seconds - (time.perf_counter() - started), LEAST_SECONDS)
-        found = timed(calls[1:], calls[0], left, agreement(mesh), enough=ENOUGH)
+        left = max(seconds - (clock() - started), LEAST_SECONDS)
+        found = timed(calls[1:], calls[0], left, agreement(mesh), enough=ENOUGH, clock=clock)
     lost = sum(each is None for each in found.seconds)
     if lost > MISSING * len(trials):
         raise MeasureError(
