@@ -3,9 +3,9 @@
     python -m benchmarks.baseline            hold this tree against docs/benchmarks/baseline.json
     python -m benchmarks.baseline --store    store what is measured now as the baseline
 
-Hosts differ, and so does one host from minute to minute: figures are times of a probe that runs beside them. What differs by
-more than its own spread and a tenth is named; exit code 1 where something takes longer. What the planner chooses and predicts
-is held against the baseline exactly.
+Hosts differ, and so does one host from minute to minute: figures are CPU times, in those of a probe that runs beside them.
+What differs by more than its own spread and a tenth is named; exit code 1 where something takes longer. What the planner
+chooses and predicts is held against the baseline exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwise import writing
 
 FILE = Path(__file__).parent.parent / "docs" / "benchmarks" / "baseline.json"
 NAMES = ("D3", "D5", "D6", "D8", "three operands")
-RUNS = 15
+RUNS = 7
 WORTH = 0.1  # of a figure: less is no change
 
 
@@ -86,7 +86,7 @@ def measured() -> dict[str, Any]:
 
 def in_probes(
     calls: Mapping[str, Callable[[], Any]], probes: Mapping[str, Callable[[], Any]], runs: int = RUNS,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.process_time,
 ) -> dict[str, list[float]]:  # fmt: skip
     """The quartiles of each call's time over that of the probe that ran right before it; a call's first word says which."""
 
