@@ -106,7 +106,7 @@ bench-overlap: $(READY)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.overlap --fresh
 
 accuracy: $(READY)
-	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.accuracy
+	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.accuracy $(ARGS)
 
 bench-gpu: $(READY)
 	@$(BIN)/python -m benchmarks.gpu $(ARGS)

@@ -6,9 +6,9 @@ The cases are the benchmark's contractions in other sizes, on 4 and 8 simulated 
 that are fitted. Every candidate of a case runs in turn with those of others, and runs count only beside probes as fast as those
 of the calibration: on a host that others use, cases are tried again until the time is up. With `--clock cpu` times are this
 process's CPU time over the host's cores, which others hardly lengthen: of as many simulated devices as cores, or more, that is
-what a host takes that is left alone, but for the time in which devices wait for each other. The overlap corpus is predicted
-too, and held against what the TPU compilers made of it, as `make bench-overlap` kept it. Written to
-docs/benchmarks/accuracy.json, .md and .svg.
+what a host takes that is left alone, but for the time in which devices wait for each other. Beside it
+stands how near predictions for the overlap corpus came to what the TPU compilers made of it, when `make bench-overlap` last
+compiled it. Written to docs/benchmarks/accuracy.json, .md and .svg.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _rows(known: Sequence[Any], rounds: Any) -> Iterator[dict[str, Any]]:
 
 
 def overlap_rows() -> Iterator[dict[str, Any]]:
-    """The overlap corpus: what the planner predicts today, and what the kept compiled schedules take; seconds."""
+    """The overlap corpus, as `make bench-overlap` kept it: what was predicted, and what compiled schedules take; seconds."""
     for row in json.loads((FOLDER / "overlap.json").read_text(encoding="utf-8"))["rows"]:
         ways = [row[way]["step"] for way in ("ours", "own", "textbook", "plain") if row.get(way)]
         if row.get("estimate") and row.get("ours"):
@@ -252,7 +252,8 @@ def _overlap_report(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [
         "## Compiled for TPUs",
         "",
-        f"The {len(rows)} cases of the [overlap corpus](overlap.md), as planned and as the real compilers scheduled them:",
+        f"The {len(rows)} cases of the [overlap corpus](overlap.md), as predicted and as the real compilers scheduled them, "
+        "when `make bench-overlap` last compiled them:",
         "",
         f"- Error of the predicted time: median {percentile(errors, 0.5):.1%}, 90th percentile {percentile(errors, 0.9):.0%}.",
         f"- Rank correlation over all cases: {rank:.3f}.",
@@ -262,12 +263,14 @@ def _overlap_report(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def write(found: dict[str, Any], text: str) -> None:
+    how = " ARGS='--clock cpu'" if found["clock"] == "cpu" else ""
     head = (
         "# Accuracy ledger\n\n"
-        f"Made by `make accuracy`: {found['made with']}, float32. The host is calibrated first (`shardwise calibrate`: single "
-        "collectives, matmuls and copies); the cases are whole plans of the benchmark's contractions, in sizes that were never "
-        "fitted, predicted with those figures and then measured, candidates in turn with those of other cases. *Regret* is how "
-        "much longer the planner's choice takes than the fastest of its candidates.\n\n"
+        f"Made by `make accuracy{how}`: {found['made with']}, float32. The host is calibrated first (`shardwise calibrate`: "
+        "collectives, matmuls and copies, and a few programs of two and four steps); the cases are whole plans of the benchmark's "
+        "contractions, in sizes that were never fitted, predicted with those figures and then measured, candidates in turn with "
+        "those of other cases. A time is the median of the quicker half of the runs that count, and an interval is that of this "
+        "median. *Regret* is how much longer the planner's choice takes than the fastest of its candidates.\n\n"
         "![Predicted against measured times](accuracy.svg)\n\n"
     )
     writing.write(FOLDER / "accuracy.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -38,8 +38,9 @@ class Held:
 
 
 def _apart(first: Tried, other: Tried) -> bool:
+    """Whether the clock is sure which is faster; with fewer than six runs of one there is no interval, and it is not."""
     if first.interval is None or other.interval is None:
-        return first is not other
+        return False
     return first.interval[0] > other.interval[1] or other.interval[0] > first.interval[1]
 
 
@@ -110,5 +111,5 @@ def summary(cases: Sequence[Held]) -> list[str]:
         f"- Rank correlation of candidates within their cases: {candidate_correlation(cases):.3f}; of {every} pairs whose "
         f"intervals do not meet, {right} are predicted in their order.",
         f"- Regret of the choice against the fastest candidate: mean {statistics.mean(regrets):.1%}, most {max(regrets):.0%}; "
-        f"where the intervals do not meet: mean {statistics.mean(sure):.1%}, most {max(sure):.0%}.",
+        f"as far as intervals do not meet: mean {statistics.mean(sure):.1%}, most {max(sure):.0%}.",
     ]

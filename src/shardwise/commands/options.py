@@ -135,8 +135,7 @@ def _calibrate_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n"
         "  shardwise calibrate              this host; plans that name no hardware use it from then on\n"
-        "  shardwise calibrate --mesh x=4,y=2 --platform cpu --no-keep -o mine.toml\n"
-        '  shardwise plan "A[I_x] -> A[I]" --sizes I=512 --mesh x=4 --hardware ./mine.toml\n'
+        "  shardwise calibrate --mesh x=4,y=2 --no-keep -o mine.toml      for plans with --hardware ./mine.toml\n"
         "  shardwise calibrate --from all_gather_perf.txt --hardware h100 -o node.toml",
     )
     calibrating.add_argument("--mesh", default="", metavar="x=4,y=2",
