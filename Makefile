@@ -23,7 +23,8 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test test-fast lint format docs bench bench-overlap fuzz soak golden clean
+.PHONY: help setup demo browser test test-fast lint format docs bench bench-overlap accuracy bench-gpu bench-peers bench-diff fuzz soak \
+  golden clean
 
 help:
 	@echo "make setup       a virtual environment in $(VENV) with Shardwise and its tools (the others call it)"
@@ -35,6 +36,10 @@ help:
 	@echo "make docs        the guides and the reference as a site in docs/_build/html; every cell of the guides runs"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
+	@echo "make accuracy    predictions against the clock on this host, and against the compilers; ten minutes, best left alone"
+	@echo "make bench-gpu   where a GPU is: the catalogue's figures of it beside what it reaches"
+	@echo "make bench-peers jax.jit, PyTorch DTensor and NumPy beside it, in an environment of its own (.venv-peers)"
+	@echo "make bench-diff  what this tree costs against docs/benchmarks/baseline.json (ARGS=--store stores a new one)"
 	@echo "make fuzz        20,000 random equations on the NumPy oracle"
 	@echo "make soak        long runs: memory and caches watched, many processes, some of them killed"
 	@echo "make golden      compiles the golden corpus (needs libtpu and the CUDA plugin: pip install 'jax[tpu]' jax-cuda13-plugin nvidia-cuda-nvcc)"
@@ -100,6 +105,23 @@ bench: $(READY)
 bench-overlap: $(READY)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.overlap --fresh
 
+accuracy: $(READY)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.accuracy $(ARGS)
+
+bench-gpu: $(READY)
+	@$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+# PyTorch is no dependency of anything else here, and its wheel is large.
+PEERS := .venv-peers
+bench-peers:
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --editable . torch==2.13.0
+	@$(PEERS)/bin/python -m pip install --quiet torch-einshard 2>$(PEERS)/pip.log || echo "Going on without torch-einshard ($(PEERS)/pip.log says why)."
+	@$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+
+bench-diff: $(READY)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.baseline $(ARGS)
+
 fuzz: $(READY)
 	@$(BIN)/python -m benchmarks.fuzz --count 20000
 
@@ -112,5 +134,5 @@ golden: $(READY)
 	@$(BIN)/python -m tests.golden.make $(ARGS)
 
 clean:
-	rm -rf .venv .venv-floor .venv-newest .venv-bare build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-floor .venv-newest .venv-bare .venv-peers build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shardwise.functions.diagnosing import doctor
     from shardwise.functions.diagnosis import Diagnosis
     from shardwise.layout import Layout
+    from shardwise.measure.calibrating import calibrate
     from shardwise.measure.comparing import compare
     from shardwise.measure.comparison import Comparison
     from shardwise.measure.profiling import trace
@@ -56,6 +57,7 @@ _HOMES = {
     "Timeline": "shardwise.schedule.timeline",
     "Topology": "shardwise.chips.topology",
     "audit": "shardwise.compiled.compiling",
+    "calibrate": "shardwise.measure.calibrating",
     "check": "shardwise.runtime.checking",
     "compare": "shardwise.measure.comparing",
     "doctor": "shardwise.functions.diagnosing",

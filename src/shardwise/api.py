@@ -78,8 +78,9 @@ def plan(
         arrays: one for each operand, or none: arrays that live on a mesh must lie as written; no data is touched.
         sizes: without arrays, the size of every dimension, in elements.
         mesh: `"x=4, y=2"`, `{"x": 4, "y": 2}` or a JAX mesh; by default the one in force, or the arrays' own.
-        hardware: a name of `sw.hardware.names()`, or a topology as `"v5e:2x4"`, whose links are then known; by default
-            that of the mesh's devices (of TPUs with the links that their coordinates tell), or "cpu".
+        hardware: a name of `sw.hardware.names()`, a topology as `"v5e:2x4"`, whose links are then known, or a file that
+            `sw.calibrate` wrote, as `"./mine.toml"`; by default that of the mesh's devices (of TPUs with the links that
+            their coordinates tell), or this host, calibrated or as "cpu" stands in the catalogue.
         dtype: the operands' dtype by name; by default that of the arrays, and "bfloat16" without.
         memory_limit: the bytes that one device may hold at any time, inputs included.
         overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`, `"folded"`,
@@ -268,7 +269,8 @@ def _hardware(name: str | Hardware) -> Hardware | str:
     from shardwise.chips import hardware
     from shardwise.chips.topology import Topology
 
-    return str(Topology.parse(name)) if isinstance(name, str) and ":" in name else hardware(name)
+    is_topology = isinstance(name, str) and ":" in name and not hardware.is_file(name)
+    return str(Topology.parse(name)) if is_topology else hardware(name)
 
 
 def _dtype_name(dtype: Any) -> str:

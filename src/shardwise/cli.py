@@ -179,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example:\n  shardwise hardware tpu-v5e",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    hardware.add_argument("name", nargs="?", help="one hardware (default: all)")
+    hardware.add_argument("name", nargs="?", help="one hardware, or a file.toml (default: all)")
     hardware.add_argument("--json", action="store_true", help="print JSON")
     hardware.set_defaults(command=command_of("hardware"))
     _show_parser(commands)
@@ -362,7 +362,9 @@ def _problem_options(parser: argparse.ArgumentParser, dtype: str, json: bool = T
     parser.add_argument("equation", help='as "A[I_x, J] · B[J, K] -> C[I, K]"; * and @ may stand for ·')
     parser.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
     parser.add_argument("--mesh", required=True, metavar="x=4,y=2", help="mesh axes and their sizes")
-    parser.add_argument("--hardware", help="a name that `shardwise hardware` lists (default: cpu, or that of the devices)")
+    parser.add_argument(
+        "--hardware", help="a name that `shardwise hardware` lists, or a file.toml (default: this host, or the devices)"
+    )
     parser.add_argument("--dtype", help=f"the operands' dtype (default: {dtype})")
     parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
     parser.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide")

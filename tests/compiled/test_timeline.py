@@ -293,3 +293,25 @@ def test_every_golden_text_replays_by_the_laws(path: Path):
     assert line.product_flops == pytest.approx(flops_per_device(module, visits(module, survey(module), [])))
     assert str(line).isascii()
     obeys_the_laws(line)
+
+
+def test_a_gpu_timeline_says_what_it_does_not_know_and_charges_matmuls_beside_a_transfer():
+    chip = hardware("h100")
+    arrays = "  %a = bf16[8192,8192]{1,0} parameter(0)\n  %b = bf16[8192,8192]{1,0} parameter(1)\n"
+    start = (
+        "  %s = (bf16[8192,8192]{1,0}, bf16[65536,8192]{1,0}) all-gather-start(%a), "
+        "replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}\n"
+    )
+    dot = "  %d = bf16[8192,8192]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+    done = "  ROOT %g = bf16[65536,8192]{1,0} all-gather-done(%s)"
+    line = replayed(arrays + start + dot + done, mesh="x=8", chip="h100")
+    alone = 2 * 8192**3 / 9.9e14
+    assert line.transfer_seconds > chip.slowdown * alone  # it is on its way all the while
+    assert line.compute_seconds == pytest.approx(chip.slowdown * alone)
+    after = replayed(arrays + dot + start + done, mesh="x=8", chip="h100")
+    assert after.compute_seconds == pytest.approx(alone)
+    said = " ".join(line.notes)
+    assert "GPU compilers tell no cycles" in said
+    assert (
+        "matmuls take 1.189 times as long while something is on its way (Characterizing Compute-Communication Overlap" in said
+    )

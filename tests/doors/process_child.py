@@ -308,6 +308,28 @@ def errors_come_alike_in_every_process(folder: Path) -> None:
             wrong()
 
 
+@section
+def calibration(folder: Path) -> None:
+    """Both processes run the same programs, agree on what these took, and fit the same figures; one of them writes the file."""
+    from shardwise.measure import calibrating, fitted_hardware, rates, rounds
+    from shardwise.measure.trials import KIB, axis_trials, copy_trial, matmul_trial
+
+    rounds.SLOWER = rates.SCATTERED = fitted_hardware.NOISE = 1e9  # whatever else runs here
+    calibrating.LEAST_SECONDS, rounds.FEWEST = 2.0, 1
+    calibrating.local_trials = lambda grid: [matmul_trial(grid, (64, 64, 64)), copy_trial(grid, 64 * KIB)]
+    calibrating.axis_trials = lambda grid, sizes: axis_trials(grid, (4 * KIB, 64 * KIB))
+    mesh, path = sw.make_mesh("x=2, y=2"), folder / "mine.toml"
+    found = sw.calibrate(mesh, seconds=2, output=str(path))
+    assert found.calibration is not None
+    assert found.calibration.host.endswith("2 processes")
+    assert {(rate.devices, rate.apart) for rate in found.rates} == {(2, 2), (2, 1), (4, 1)}
+    assert len(found.rates) == 15
+    same = float(hash(tuple(figure.value for _, figure in found.figures())) % 1000)
+    assert rounds.agreement(mesh)([same, -same]) == [same, -same]
+    if jax.process_index() == 0:
+        assert sw.hardware(str(path)) == found
+
+
 def main(port: str, process: str, folder: str) -> None:
     jax.distributed.initialize(f"127.0.0.1:{port}", PROCESSES, int(process))
     passed = {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never, get_args
 
-from shardwise.chips import Hardware, Memory, Switch, Torus
+from shardwise.chips import Hardware, Memory, Rate, Switch, Torus
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.steps import CollectiveKind
@@ -80,13 +80,17 @@ def pricer(
 ) -> Pricer:  # fmt: skip
     """The time of one collective over mesh axes, as a function of the bytes of a shard before and after.
 
-    On a torus `routes` says what each axis has of its links; by default `torus_routes` lays the mesh on it.
+    On a torus `routes` says what each axis has of its links; by default `torus_routes` lays the mesh on it. Where the
+    collective was measured, what it took stands in place of the links' figures.
     """
     if kind not in COLLECTIVES:
         raise AssertionError(f"unknown collective {kind}")
     axes = tuple(axis for axis in axes if mesh.axis_size(axis) > 1)
     if not axes:
         return lambda in_bytes, out_bytes: 0.0
+    rate = measured_rate(kind, hardware, mesh, axes)
+    if rate is not None:
+        return _rated(kind, rate, mesh, axes, arithmetic)
     match hardware.links:
         case Torus() as torus:
             table = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
@@ -283,16 +287,61 @@ def crossing(mesh: Mesh, node_devices: int) -> Axes:
     return tuple(name for name, size in mesh.axes if size > 1 and group_in_node(mesh, (name,), node_devices) < size)
 
 
+def measured_rate(kind: CollectiveKind, hardware: Hardware, mesh: Mesh, axes: Axes) -> Rate | None:
+    """What a collective was measured to take over a group that lies like this one; None where none was.
+
+    A group of another size, as far apart, stands for one that was not measured; behind a switch only within a node, as far as
+    the measured one was, and across nodes as that was.
+    """
+    if not hardware.rates:
+        return None
+    count, apart = mesh.extent(axes), group_apart(mesh, axes)
+    alike = [rate for rate in hardware.rates if rate.kind == kind and rate.apart == apart]
+    if isinstance(hardware.links, Switch):
+        node = int(hardware.links.node_devices.value)
+        inside = group_in_node(mesh, axes, node) == count
+        alike = [rate for rate in alike if (rate.devices * rate.apart <= node) == inside]
+    return min(alike, key=lambda rate: abs(math.log(rate.devices / count)), default=None)
+
+
+def group_apart(mesh: Mesh, axes: Axes) -> int:
+    """How far apart in device order neighbours in a group are.
+
+    >>> mesh = Mesh.parse("x=4, y=2")
+    >>> group_apart(mesh, ("x",)), group_apart(mesh, ("y",)), group_apart(mesh, ("x", "y"))
+    (2, 1, 1)
+    """
+    apart = 1
+    for name, size in reversed(mesh.axes):
+        if name in axes and size > 1:
+            break
+        apart *= size
+    return apart
+
+
+def _rated(kind: CollectiveKind, rate: Rate, mesh: Mesh, axes: Axes, arithmetic: Arithmetic) -> Pricer:
+    start = arithmetic.name("L", rate.start_seconds.value, "s", "measured")
+    speed = arithmetic.name("W", rate.bytes_per_s.value, "B/s", "out of a device, measured")
+    return lambda in_bytes, out_bytes: start + wire_bytes(kind, mesh, axes, in_bytes, out_bytes) / speed
+
+
 def _memory_pricer(kind: CollectiveKind, memory: Memory, mesh: Mesh) -> Pricer:
     launch = memory.launch_seconds.value * mesh.size
-    reads = 1.0 if kind in ("reduce-scatter", "all-reduce") else 0.0
-    return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, reads * in_bytes, out_bytes)
+    if kind in ("reduce-scatter", "all-reduce"):
+        return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, in_bytes, out_bytes)
+    return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, 0.0, out_bytes, memory.copied_bytes_per_s.value)
 
 
-def memory_seconds(memory: Memory, mesh: Mesh, read_bytes: float, written_bytes: float) -> float:
-    """The time in which all devices together read and write, each so many bytes, in the memory that they share."""
+def memory_seconds(
+    memory: Memory, mesh: Mesh, read_bytes: float, written_bytes: float, bytes_per_s: float | None = None
+) -> float:  # fmt: skip
+    """The time in which all devices together read and write, each so many bytes, in the memory that they share.
+
+    Args:
+        bytes_per_s: how fast is written what need not be mapped anew; by default as fast as is read.
+    """
     fresh = written_bytes >= memory.fresh_from_bytes.value
-    write_speed = memory.fresh_bytes_per_s.value if fresh else memory.bytes_per_s.value
+    write_speed = memory.fresh_bytes_per_s.value if fresh else bytes_per_s or memory.bytes_per_s.value
     return mesh.size * (read_bytes / memory.bytes_per_s.value + written_bytes / write_speed)
 
 
@@ -347,6 +396,10 @@ def ring_hop(
     (True, 1001)
     """
     name = arithmetic.name
+    rate = measured_rate("collective-permute", hardware, mesh, axes)
+    if rate is not None:
+        speed = name("W", rate.bytes_per_s.value, "B/s", "out of a device, measured")
+        return Hop(1 / speed, name("hop", rate.start_seconds.value, "s", "measured"), both_ways=False)
     match hardware.links:
         case Torus() as torus:
             table = routes or torus_routes(torus, mesh, hardware.devices_per_chip)

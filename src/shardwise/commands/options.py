@@ -72,7 +72,7 @@ def doctoring_parser(commands: Any, function_options: Callable[[argparse.Argumen
 
 
 def measuring_parsers(commands: Any) -> None:
-    """Add `compare`, `trace` and `flags` to the commands."""
+    """Add `compare`, `trace`, `calibrate` and `flags` to the commands."""
     comparing = commands.add_parser(
         "compare",
         help="measure an equation in every way that JAX has beside the plan, or functions side by side",
@@ -99,7 +99,9 @@ def measuring_parsers(commands: Any) -> None:
     equation.add_argument("--input", action="append", default=[], metavar="NAME=FILE", help="an operand from a file, as in run")
     equation.add_argument("--ways", default="", metavar="planned,constraint,...",
                           help="auto, constraint, explicit, manual, planned (default), candidate 2, ring, ...")  # fmt: skip
-    equation.add_argument("--hardware", help="a name that `shardwise hardware` lists (default: that of the devices)")
+    equation.add_argument(
+        "--hardware", help="a name that `shardwise hardware` lists, or a file.toml (default: that of the devices)"
+    )
     equation.add_argument("--dtype", help="the operands' dtype (default: that of the files, else float32)")
     equation.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")
     equation.add_argument("--pad", action="store_true", help="pad dimensions that their axes do not divide, and measure that")
@@ -113,6 +115,7 @@ def measuring_parsers(commands: Any) -> None:
     functions.add_argument("--axis-types", choices=["explicit", "auto"], help="of the mesh (default explicit)")
     comparing.set_defaults(command=command_of("compare"))
     _trace_parser(commands)
+    _calibrate_parser(commands)
     _flags_parser(commands)
 
 
@@ -153,6 +156,36 @@ def _trace_parser(commands: Any) -> None:
     there = tracing.add_argument_group("of a trace that is there")
     there.add_argument("--module", metavar="jit_step", help="the program (default: that which ran for longest)")
     tracing.set_defaults(command=command_of("trace"))
+
+
+def _calibrate_parser(commands: Any) -> None:
+    calibrating = commands.add_parser(
+        "calibrate",
+        help="measure this machine's matmuls, memory and collectives, for plans to be made with its own figures",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        "  shardwise calibrate              this host; plans that name no hardware use it from then on\n"
+        "  shardwise calibrate --mesh x=4,y=2 --no-keep -o mine.toml      for plans with --hardware ./mine.toml\n"
+        "  shardwise calibrate --from all_gather_perf.txt --hardware h100 -o node.toml",
+    )
+    calibrating.add_argument("--mesh", default="", metavar="x=4,y=2",
+                             help="mesh axes and their sizes, each measured (default: all devices)")  # fmt: skip
+    calibrating.add_argument(
+        "--platform", choices=["cpu", "gpu", "tpu"], help="the devices to measure; cpu simulates as many as needed"
+    )
+    calibrating.add_argument("--hardware", help="what the devices are, where the catalogue does not know them")
+    calibrating.add_argument("--seconds", type=float, help="for all, compiling included (default 25)")
+    calibrating.add_argument(
+        "--from", action="append", default=[], dest="logs", metavar="FILE",
+        help="read what nccl-tests printed, or a table of JAX collective benchmarks, in place of a measurement",
+    )  # fmt: skip
+    calibrating.add_argument(
+        "--keep", action=argparse.BooleanOptionalAction, default=True,
+        help="of a host: keep it for plans that name no hardware (default: yes)",
+    )  # fmt: skip
+    calibrating.add_argument("--json", action="store_true", help="print JSON")
+    calibrating.add_argument("-o", "--output", metavar="FILE.toml", help="write it as TOML, which --hardware takes everywhere")
+    calibrating.set_defaults(command=command_of("calibrate"))
 
 
 def _flags_parser(commands: Any) -> None:

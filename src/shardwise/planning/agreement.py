@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.chips import Memory, Switch
+from shardwise.chips import Calibration, Memory, Switch
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.steps import Fused
@@ -79,14 +79,31 @@ def notes(ranked: Ranking) -> Iterator[str]:
             f"(a/b): of b held-out cases of the kind (chip, or all TPUs where it has few; ring or none; up to {SMALL} chips or "
             f"more), in a the estimate was within {CLOSE:.0%} of the schedule that the compiler made"
         )
-    if isinstance(links, Memory):
-        yield "seconds are those of the one host that the catalogue's figures were measured on: 2 cores with AVX-512"
+    if task.hardware.calibration is not None:
+        yield calibrated(task.hardware.calibration)
+    elif isinstance(links, Memory):
+        yield (
+            "seconds are those of the one host that the catalogue's figures were measured on: 2 cores with AVX-512; "
+            "shardwise calibrate measures yours"
+        )
     elif isinstance(links, Switch) and ranked.best.confirmed is None:
         shares = " and ".join(f"{figure.value:.0%} of its {what}" for what, figure in task.hardware.shares_reached())
         known = f"; published measurements reach {shares}" if shares else ""
         yield f"times are those of an upper bound of speed, no prediction, until calibrated{known}"
     if task.hardware.compiler is not None and ranked.best.confirmed is None and chips_of(task) > SMALL:
         yield f"not confirmed: above {SMALL} chips the best may be another; {_way(task)}"
+
+
+def calibrated(found: Calibration) -> str:
+    """Whose figures a plan's seconds are, from when, and how near what they were fitted to came.
+
+    >>> calibrated(Calibration("AMD EPYC, 2 cores", "2026-11-22", (("jax", "0.12.0"),), 80, (("all", 0.11),)))
+    'seconds are those of AMD EPYC, 2 cores, calibrated on 2026-11-22 with jax 0.12.0; what was measured then, to 11%'
+    """
+    versions = ", ".join(f"{library} {version}" for library, version in found.versions)
+    with_ = f" with {versions}" if versions else ""
+    near = "" if found.error is None else f"; what was measured then, to {found.error:.0%}"
+    return f"seconds are those of {found.host}, calibrated on {found.date}{with_}{near}"
 
 
 def _way(task: Problem) -> str:

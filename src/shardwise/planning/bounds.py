@@ -69,4 +69,5 @@ def _most_bytes_per_s(costs: Costs) -> float:
         case Switch() as switch:
             return max(switch.bytes_per_s.value, switch.node_bytes_per_s.value)
         case Memory() as memory:
-            return max(memory.bytes_per_s.value, memory.fresh_bytes_per_s.value) / costs.mesh.size
+            fastest = (memory.bytes_per_s, memory.copied_bytes_per_s, memory.fresh_bytes_per_s)
+            return max(figure.value for figure in fastest) / costs.mesh.size

@@ -65,7 +65,7 @@ class Estimate:
 
 
 def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estimate:
-    """Price a program step by step; steps run one after another.
+    """Price a program step by step; steps run one after another, once it was started.
 
     Args:
         sizes: the size of every dimension, in elements.
@@ -105,7 +105,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         held[touched(step)] = size
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
-    total = math.fsum(cost.seconds for cost in priced)
+    total = math.fsum(cost.seconds for cost in priced) + (costs.dispatch if priced else 0.0)
     flops = sum(cost.flops for cost in priced)
     needed = sum(_whole_flops(step, before, sizes) for step, before in zip(program.steps, states, strict=False))
     return Estimate(

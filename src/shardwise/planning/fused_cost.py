@@ -145,7 +145,7 @@ def _ring(
 
     moving = moving_seconds(costs, axes, way, block)
     cover = costs.cover * block / flops_of_block if flops_of_block else math.inf
-    links = Links(moved, hop.both_ways, cover)
+    links = Links(moved, hop.both_ways, cover, costs.hardware.slowdown)
     if isinstance(costs.hardware.links, Memory) or not hop.asynchronous:
         links = ASIDE
     over = ",".join(axes)
@@ -175,7 +175,7 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blo
     one = product.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
     moving = costs.arithmetic.total(moved(1.0, event) for event in events if isinstance(event, Send))
     hidden = all(hop.asynchronous for hop in hops) and not isinstance(costs.hardware.links, Memory)
-    links = Links(moved) if hidden else ASIDE
+    links = Links(moved, slowdown=costs.hardware.slowdown) if hidden else ASIDE
     sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
     return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, product.flops, sent, 2 * sum(blocks))
 

@@ -263,6 +263,12 @@ class Costs:
             return self._launch() + longer + self._memory(0.0, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))
 
+    @property
+    def dispatch(self) -> float:
+        """Seconds to start a program on every device, before its steps; simulated devices are started one after another."""
+        links = self.hardware.links
+        return self.mesh.size * links.dispatch_seconds.value if isinstance(links, Memory) else 0.0
+
     def _launch(self) -> float:
         links = self.hardware.links
         return self.mesh.size * links.local_seconds.value if isinstance(links, Memory) else 0.0

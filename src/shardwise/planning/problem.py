@@ -115,19 +115,19 @@ def _check_length(equation: Equation) -> None:
 
 
 def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topology | None]:
-    """A hardware by name; or that of a topology as `v5e:2x4`, whose links are then known.
+    """A hardware by name, by default this host; or that of a topology as `v5e:2x4`, whose links are then known.
 
     Raises:
         HardwareError: it is neither; MeshError: the mesh has more devices than the topology.
     """
-    if isinstance(name, Topology) or (isinstance(name, str) and ":" in name):
+    if isinstance(name, Topology) or (isinstance(name, str) and ":" in name and not hardware.is_file(name)):
         topology = Topology.parse(name)
         if topology.chip is None:
             raise HardwareError(f"{topology} is not in the catalogue of hardware: programs can be rehearsed on it, not planned")
         if mesh.size > topology.size:
             raise MeshError(f"mesh {mesh} needs {mesh.size} devices, and {topology} has {topology.size}")
         return hardware(topology.chip), topology
-    return hardware("cpu" if name is None else name), None
+    return hardware.here() if name is None else hardware(name), None
 
 
 def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shardwise.chips import Torus
+from shardwise.chips import Switch, Torus
 from shardwise.chips.links import assumptions
 from shardwise.layout import Axes, Layout
 from shardwise.planning.cost import Estimate
@@ -45,6 +45,9 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
     """
     costs, now = costs_of(task), 0.0
     spans: list[Span] = []
+    if program.steps and costs.dispatch:
+        now = float(costs.dispatch)
+        spans.append(Span("dispatch", COMPUTE, "compute", 0.0, now, line="the program is started on each device"))
     shares: list[Share] = []
     for number, (step, cost, before) in enumerate(zip(program.steps, estimate.steps, program.states(), strict=False), 1):
         moving = None
@@ -74,9 +77,20 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
         product_flops=estimate.flops,
         lanes=tuple(lanes.items()),
         shares=tuple(shares),
-        notes=(_laid(task), "steps run one after another; within one, transfers beside products"),
+        notes=tuple(_notes(task)),
         origin=ESTIMATED,
     )
+
+
+def _notes(task: Problem) -> Iterator[str]:
+    """What is assumed, and what is not known."""
+    yield _laid(task)
+    yield "steps run one after another; within one, transfers beside products"
+    if isinstance(task.hardware.links, Switch) and task.hardware.calibration is None:
+        yield "FLOPs over the peak, and bytes over the bandwidth: what kernels take beyond that is not known"
+    if task.hardware.overlapped_matmul is not None:
+        figure = task.hardware.overlapped_matmul
+        yield f"matmuls beside transfers take {figure.value:g} times as long ({figure.source})"
 
 
 def _laid(task: Problem) -> str:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from shardwise.chips import Hardware
+from shardwise.chips import hardware as chips
 from shardwise.errors import PlanError, did_you_mean, quoted
 from shardwise.mesh import Mesh
 from shardwise.planning.prices import ITEM_BYTES
@@ -46,7 +47,7 @@ def problem_of(
     else:
         where = _lived_on(arrays, Mesh.parse(mesh))
         if where is None:
-            where, hardware = _told(Mesh.parse(mesh)), "cpu" if hardware is None else hardware
+            where, hardware = _told(Mesh.parse(mesh)), chips.here() if hardware is None else hardware
     options = Options(hardware, None, memory_limit, overlap=overlap, exact=exact)
     check_options(options)
     kinds = tuple(given)

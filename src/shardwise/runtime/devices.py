@@ -237,7 +237,8 @@ def _mesh_in_force() -> jax.sharding.Mesh | None:
 def hardware_of(mesh: AnyMesh) -> Hardware | Site:
     """The hardware that the mesh's devices are; of TPUs also where they sit on the torus, by their coordinates.
 
-    A mesh without devices, as the one in force is inside `jit`, is taken to lie as `shardwise` lays meshes of its kind.
+    A mesh without devices, as the one in force is inside `jit`, is taken to lie as `shardwise` lays meshes of its kind. A
+    host that was calibrated has its own figures; where several processes plan, each on its own host, that of the catalogue.
 
     Raises:
         HardwareError: it is not in the catalogue.
@@ -247,15 +248,20 @@ def hardware_of(mesh: AnyMesh) -> Hardware | Site:
         kind = getattr(mesh.abstract_device, "device_kind", None) or local[0].device_kind
         topology = torus_of(local) if kind == local[0].device_kind else None
         if topology is None or grid.size > topology.size:
-            return hardware.for_device_kind(kind)
+            return _chip(kind)
         return Site(topology, mesh_order(topology, grid))
     first = mesh.devices.flat[0]
     all_devices = first.client.devices()
     topology = torus_of(all_devices)
     if topology is None:
-        return hardware.for_device_kind(first.device_kind)
+        return _chip(first.device_kind)
     origin = [min(side) for side in zip(*(device.coords for device in all_devices), strict=True)]
     return Site(topology, tuple(position_of(device, topology, origin) for device in mesh.devices.flat))
+
+
+def _chip(kind: str) -> Hardware:
+    chip = hardware.for_device_kind(kind)
+    return hardware.here() if chip.shared and jax.process_count() == 1 else chip
 
 
 def hardware_along(mesh: AnyMesh, part: Mesh) -> Hardware | Site:

@@ -31,11 +31,23 @@ class Links:
 
     `cover`: a compiler may start a transfer late, when the products left before its end are what it takes for enough: of
     a block's transfer so many times a block's product. By default it starts as soon as it can.
+    `slowdown`: how many times as long a matmul takes while something is on its way: on GPUs collectives run on the cores that
+    multiply, and share their memory's bandwidth.
     """
 
     seconds: SendSeconds
     both_ways: bool = True
     cover: float = math.inf
+    slowdown: float = 1.0
+
+
+def beside(seconds: float, moving: float, slowdown: float) -> float:
+    """What a matmul takes of so many seconds alone, where transfers go on for `moving` seconds from its start.
+
+    >>> beside(3.0, 100.0, 1.5), beside(3.0, 0.0, 1.5), beside(3.0, 1.5, 1.5)
+    (4.5, 3.0, 3.5)
+    """
+    return seconds + min(moving, seconds * slowdown) * (1 - 1 / slowdown) if slowdown > 1 and moving > 0 else seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,7 @@ def play(
                 key = sum([part.width for part in parts]) / width, len(parts)
                 if key not in products:
                     products[key] = matmul(*key)
-                took = products[key]
+                took = beside(products[key], max(free) - now, links.slowdown)
                 busy, now = busy + took, now + took
             case Copy(part):
                 took = copy(part.width / width) if copy else 0.0

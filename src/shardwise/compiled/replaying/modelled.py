@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwise.chips import Hardware, Torus
+from shardwise.chips import Hardware, Switch, Torus
 from shardwise.chips.links import Route, assumptions
 from shardwise.chips.placing import Site, physical_routes
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.replaying.instruction_stream import FROM_HOST, PER_SECOND, TO_HOST, record
 from shardwise.compiled.replaying.kernels import Cores
 from shardwise.compiled.replaying.replay import Event, Player, Run, flattened
+from shardwise.compiled.replaying.traffic import NETWORK, NVLINK
 from shardwise.compiled.replaying.work import Workbook
 from shardwise.compiled.text.hlo import Module
 from shardwise.mesh import Mesh
@@ -55,7 +56,7 @@ def timeline(
     if site is not None:
         routes = physical_routes(site.topology, site.positions, mesh)
     cores = Cores(module, hardware, mesh, Workbook(module))
-    player = Player()
+    player = Player(slowdown=hardware.slowdown, beside=frozenset((NVLINK, NETWORK)))
     run = player.play(record(cores, collectives, routes, site), last=True)
     flat = list(flattened(run, MOST_SPANS))
     notes = _notes(cores, player, flat, routes, site)
@@ -119,6 +120,13 @@ def _notes(
     notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]
     if isinstance(hardware.links, Torus) and mesh.size > 1 and site is None:
         notes.append("devices next to each other along an axis are taken as linked: no permute goes round about")
+    if isinstance(hardware.links, Switch):
+        notes.append(
+            "GPU compilers tell no cycles: what kernels take beyond FLOPs over peak and bytes over bandwidth is not known"
+        )
+    if hardware.overlapped_matmul is not None:
+        charged = f"matmuls take {hardware.slowdown:g} times as long while something is on its way"
+        notes.append(f"{charged} ({hardware.overlapped_matmul.source})")
     if not cores.launch_seconds:
         notes.append("starting a kernel costs nothing: no figure is known")
     speed = hardware.host_speed(mesh)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from shardwise.compiled.replaying.instruction_stream import Await, Enter, Issue, Tape, Transfer, Work
+from shardwise.schedule.play import beside
 from shardwise.schedule.timeline import COMPUTE
 
 MOST_TRIPS_APART = 2000  # trips that differ from each other are run one by one up to here
@@ -62,10 +63,15 @@ class Run:
 
 @dataclass(slots=True)
 class Player:
-    """Runs tapes, each from the same lanes once."""
+    """Runs tapes, each from the same lanes once.
+
+    `slowdown`: how many times as long a matmul takes while one of the lanes `beside` it is busy.
+    """
 
     notes: list[str] = field(default_factory=list)
     known: dict[tuple[int, Free], Run] = field(default_factory=dict)
+    slowdown: float = 1.0
+    beside: frozenset[str] = frozenset()
 
     def play(self, tape: Tape, free: Free = (), *, last: bool = False) -> Run:
         """Run a tape; the last one of a program waits for what nothing has waited for."""
@@ -124,7 +130,11 @@ class _Lanes:
         self.made.sums["peak_seconds",] += step.peak_seconds  # type: ignore[assignment]
         kind = "product" if step.is_product else "compute"
         if step.femtoseconds:
-            event = Event(step.name, COMPUTE, kind, self.clock, step.femtoseconds, line=step.line, op_name=step.op_name)
+            length = step.femtoseconds
+            if step.is_product and self.player.slowdown > 1:
+                moving = max((self.free[lane] - self.clock for lane in self.player.beside if lane in self.free), default=0)
+                length = round(beside(length, moving, self.player.slowdown))
+            event = Event(step.name, COMPUTE, kind, self.clock, length, line=step.line, op_name=step.op_name)
             self._occupy(event)
 
     def _issue(self, step: Issue) -> None:
