@@ -111,9 +111,10 @@ def places(name: str) -> list[str]:
     return [f"module-{value.__name__}"] if inspect.ismodule(value) else [f"shardwise.{name}", f"{value.__module__}.{name}"]
 
 
-def test_every_guide_is_in_the_table_of_contents():
+def test_every_guide_and_recipe_is_in_the_table_of_contents():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
-    assert [path.stem for path in GUIDES if f"\nguides/{path.stem}\n" not in index] == []
+    pages = [*GUIDES, *(DOCS / "recipes").glob("*.md")]
+    assert [path.stem for path in pages if f"\n{path.parent.name}/{path.stem}\n" not in index] == []
 
 
 def test_every_capability_is_listed_and_leads_to_one_place_in_a_guide():
