@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser.chromium import emulate, start
 from lacking import lacks
 
 import shardwise
@@ -96,6 +97,38 @@ def test_a_guide_is_a_page_whose_cells_ran(site, guide):
     page = (site / "guides" / f"{guide.stem}.html").read_text(encoding="utf-8")
     assert page.count("cell_output") > 3
     assert 'class="output traceback' not in page
+
+
+# Blocks that are seen and wider than their place, beginning with their first words; and whether the page itself is too wide.
+TOO_WIDE = """
+const wide = [...document.querySelectorAll("pre")].filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1)
+return [...wide.map(e => e.textContent.slice(0, 60)),
+        ...(document.documentElement.scrollWidth > innerWidth ? ["the page itself"] : [])]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("browser")
+def test_no_block_of_code_scrolls_sideways_at_1200_pixels(site, tmp_path):
+    browser = start(tmp_path / "profile")
+    try:
+        emulate(browser, width=1200)
+        found = {}
+        for page in sorted(site.rglob("*.html")):
+            browser.get(page.as_uri())
+            found[page.name] = browser.execute_script(TOO_WIDE)
+    finally:
+        browser.quit()
+    assert len(found) > len(GUIDES)
+    assert {name: blocks for name, blocks in found.items() if blocks} == {}
+
+
+@pytest.mark.slow
+def test_every_guide_offers_itself_as_a_notebook(site):
+    for guide in GUIDES:
+        page = (site / "guides" / f"{guide.stem}.html").read_text(encoding="utf-8")
+        assert f'href="../notebooks/{guide.stem}.ipynb"' in page
+        assert (site / "notebooks" / f"{guide.stem}.ipynb").stat().st_size > 1000
 
 
 @pytest.mark.slow
