@@ -52,6 +52,15 @@ def test_shardwise_alone_says_what_to_do_next(capsys):
         assert main(shlex.split(line.partition("shardwise ")[2])) == 0, line
 
 
+def _files(capsys) -> None:
+    """What the examples read: functions, a plan as it was kept, and two lock files."""
+    Path("train.py").write_text(TRAIN, encoding="utf-8")
+    assert main(["plan", "A[I_x] -> A[I]", "--sizes", "I=64", "--mesh", "x=4", "--json"]) == 0
+    Path("plan.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    for name in ("old.lock", "comms.lock"):
+        Path(name).write_text("version = 1\n", encoding="utf-8")
+
+
 @pytest.mark.parametrize("command", commands())
 def test_every_example_of_a_help_works(command, capsys):
     if command == "completion":
@@ -60,7 +69,7 @@ def test_every_example_of_a_help_works(command, capsys):
     found = examples(text.partition("example")[2])
 
     assert found, f"{command} --help has no example"
-    Path("train.py").write_text(TRAIN, encoding="utf-8")
+    _files(capsys)
     for example in found:
         words = shlex.split(example)
         assert words[0] == command
