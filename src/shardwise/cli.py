@@ -254,11 +254,10 @@ def _report_parser(commands: Any) -> None:
         "  shardwise report comms.lock --against old.lock -o changes.html",
     )
     _problem_options(reporting, "bfloat16", json=False, mesh=False, or_file="; with --against also a file of the same kind")
-    reporting.add_argument(
-        "--against",
-        metavar="FILE",
-        help="say what changed since this was written: by plan, audit or rehearse --json, or a lock file",
-    )
+    since = "say what changed since this was written: by plan, audit or rehearse --json, or a lock file"
+    reporting.add_argument("--against", metavar="FILE", help=since)
+    run = "show a run beside the estimate: the folder that `shardwise trace EQUATION --keep FOLDER` wrote"
+    reporting.add_argument("--measured", metavar="FOLDER", help=run)
     reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices, and show what came out")
     reporting.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the file (default report.html)")
     reporting.set_defaults(command=command_of("report"))

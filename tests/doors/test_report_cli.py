@@ -150,6 +150,18 @@ def test_a_report_of_an_equation_needs_a_mesh(capsys):
     assert "missing.json: it cannot be read" in said(capsys)
 
 
+def test_a_run_stands_beside_the_estimate(capsys, tmp_path):
+    assert main(["trace", *GIVEN, "--keep", "kept"]) == 0
+    assert main(["report", *GIVEN, "--dtype", "float32", "--measured", "kept"]) == 0
+    made = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Estimated, compiled, measured" in made
+    measured = re.search(r"<td>time of a call</td>(?:<td class=\"n\">[^<]*</td>)*<td class=\"n\">([^<]*)</td></tr>", made)
+    assert measured is not None
+    assert re.fullmatch(r"[\d.]+ [mu]?s", measured[1])
+    assert main(["report", *GIVEN, "--measured", "kept", "--against", "old.json"]) == 2
+    assert "--measured belongs to a report of one plan" in said(capsys)
+
+
 def test_what_changed_takes_plans_audits_and_files(plan, tmp_path):
     audit = audit_text(EMPTY, name="f", target="cpu:4", mesh=Mesh.parse("x=4"), hardware=sw.hardware("cpu"))
     assert "1 as before" in sw.report(audit, against=audit).html

@@ -148,15 +148,19 @@ def _changes(options: argparse.Namespace) -> Report:
     """What changed since a file was written: of another file, or of an equation as it is planned now."""
     from shardwise.compiled import records
 
+    for name in ("on", "measured"):
+        if getattr(options, name):
+            raise PlanError(f"--{name} belongs to a report of one plan, and --against compares two: leave one of them out")
     old = records.read(options.against)
     if Path(options.equation).suffix in FILES:
         return changes(records.read(options.equation), old)
     return changes(_record(_planned(options)), old)
 
 
-def _asked(options: argparse.Namespace) -> tuple[Ranking, Audit | None]:
+def _asked(options: argparse.Namespace) -> tuple[Ranking, Audit | None, Timeline | None]:
+    """The plan, and what is known of it compiled and measured."""
     plan = _planned(options)
-    return plan, _rehearsed(plan, options.on) if options.on else None
+    return plan, _rehearsed(plan, options.on) if options.on else None, _measured(options.measured) if options.measured else None
 
 
 def _planned(options: argparse.Namespace) -> Any:
@@ -170,6 +174,12 @@ def _planned(options: argparse.Namespace) -> Any:
         dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, overlap=options.overlap,
         exact=options.exact,
     )  # fmt: skip
+
+
+def _measured(folder: str) -> Timeline:
+    from shardwise.measure.profiling import trace
+
+    return trace(folder)
 
 
 def _hardware_of(target: str | None) -> str | None:
