@@ -23,8 +23,8 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test test-fast lint format docs bench bench-overlap accuracy bench-gpu bench-peers bench-diff fuzz soak \
-  golden clean
+.PHONY: help setup demo browser test test-fast lint format docs cheatsheet recipes bench bench-overlap accuracy bench-gpu \
+  bench-peers bench-diff fuzz soak golden clean
 
 help:
 	@echo "make setup       a virtual environment in $(VENV) with Shardwise and its tools (the others call it)"
@@ -34,6 +34,8 @@ help:
 	@echo "make lint        ruff, pyrefly and the floors of the house"
 	@echo "make format      ruff's fixes and format"
 	@echo "make docs        the guides and the reference as a site in docs/_build/html; every cell of the guides runs"
+	@echo "make cheatsheet  the cheat sheet as docs/_build/cheatsheet.pdf, printed by a headless Chromium"
+	@echo "make recipes     the recipes of docs/recipes, run with flax, equinox, optax and orbax in $(RECIPES)"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
 	@echo "make accuracy    predictions against the clock on this host, and against the compilers; ten minutes, best left alone"
@@ -98,6 +100,19 @@ docs: $(READY)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+cheatsheet: $(READY)
+	@$(BIN)/python docs/print_cheatsheet.py docs/_build/cheatsheet.pdf
+
+# Other projects' libraries have an environment of their own: nothing that Shardwise is tested with comes from them.
+RECIPES := .venv-recipes
+recipes: $(RECIPES)/.ready
+	@JAX_PLATFORMS=cpu $(RECIPES)/bin/python -m pytest -q -p no:cacheprovider -c docs/recipes/pytest.ini docs/recipes $(ARGS)
+
+$(RECIPES)/.ready: pyproject.toml
+	@$(RECIPES)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(RECIPES)
+	@$(RECIPES)/bin/python -m pip install --quiet --editable '.[recipes]'
+	@touch $@
+
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.run
@@ -134,5 +149,5 @@ golden: $(READY)
 	@$(BIN)/python -m tests.golden.make $(ARGS)
 
 clean:
-	rm -rf .venv .venv-floor .venv-newest .venv-bare .venv-peers build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-floor .venv-newest .venv-bare .venv-peers $(RECIPES) build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -256,9 +256,16 @@ def _report_parser(commands: Any) -> None:
         '  shardwise report "A[I, J_x] · B[J_x, K] -> C[I_x, K]" --sizes I=8192,J=8192,K=8192 --mesh x=8 '
         "--hardware tpu-v5e -o report.html\n"
         '  shardwise report "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --on v5e:2x4 '
-        "-o compiled.html",
+        "-o compiled.html\n"
+        '  shardwise report "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --against plan.json '
+        "-o changes.html\n"
+        "  shardwise report comms.lock --against old.lock -o changes.html",
     )
-    _problem_options(reporting, "bfloat16", json=False)
+    _problem_options(reporting, "bfloat16", json=False, mesh=False, or_file="; with --against also a file of the same kind")
+    since = "say what changed since this was written: by plan, audit or rehearse --json, or a lock file"
+    reporting.add_argument("--against", metavar="FILE", help=since)
+    run = "show a run beside the estimate: the folder that `shardwise trace EQUATION --keep FOLDER` wrote"
+    reporting.add_argument("--measured", metavar="FOLDER", help=run)
     reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices, and show what came out")
     reporting.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the file (default report.html)")
     reporting.set_defaults(command=command_of("report"))
@@ -358,10 +365,12 @@ def _form_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hardware", help="the hardware of the timeline (default: that compiled for)")
 
 
-def _problem_options(parser: argparse.ArgumentParser, dtype: str, json: bool = True) -> None:
-    parser.add_argument("equation", help='as "A[I_x, J] · B[J, K] -> C[I, K]"; * and @ may stand for ·')
+def _problem_options(
+    parser: argparse.ArgumentParser, dtype: str, json: bool = True, mesh: bool = True, or_file: str = ""
+) -> None:
+    parser.add_argument("equation", help=f'as "A[I_x, J] · B[J, K] -> C[I, K]"; * and @ may stand for ·{or_file}')
     parser.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
-    parser.add_argument("--mesh", required=True, metavar="x=4,y=2", help="mesh axes and their sizes")
+    parser.add_argument("--mesh", required=mesh, metavar="x=4,y=2", help="mesh axes and their sizes")
     parser.add_argument(
         "--hardware", help="a name that `shardwise hardware` lists, or a file.toml (default: this host, or the devices)"
     )

@@ -176,6 +176,26 @@ def test_slider_buttons_and_keys_step_through_the_program(opened):
     assert scene(browser) == 2
 
 
+STAGE = """
+const scene = document.querySelector(".scene.on"), svg = scene.querySelector("svg"), list = document.querySelector(".scenes")
+const cards = [...svg.querySelectorAll("[data-card] rect")].map(card => card.getBoundingClientRect().bottom)
+return [svg.getBoundingClientRect().bottom - Math.max(...cards), list.offsetHeight - scene.offsetHeight, scene.offsetHeight]
+"""
+
+
+@pytest.mark.parametrize("name", ["headline", "four axes"])
+def test_the_stage_is_as_high_as_what_is_in_it(opened, name):
+    browser = opened(name, reduced_motion="reduce")
+    heights = set()
+    for _ in range(int(by_id(browser, "slider").get_attribute("max"))):
+        below, around, height = browser.execute_script(STAGE)
+        assert 0 < below < 60  # the room in which wires bend
+        assert around == 0
+        heights.add(height)
+        browser.execute_script("document.getElementById('next').click()")
+    assert len(heights) > 1
+
+
 def test_keys_elsewhere_are_left_to_the_page(opened):
     browser = opened(reduced_motion="reduce")
     by_id(browser, "copy").send_keys(Keys.ARROW_RIGHT)

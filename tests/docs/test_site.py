@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser.chromium import emulate, start
 from lacking import lacks
 
 import shardwise
@@ -98,6 +99,38 @@ def test_a_guide_is_a_page_whose_cells_ran(site, guide):
     assert 'class="output traceback' not in page
 
 
+# Blocks that are seen and wider than their place, beginning with their first words; and whether the page itself is too wide.
+TOO_WIDE = """
+const wide = [...document.querySelectorAll("pre")].filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1)
+return [...wide.map(e => e.textContent.slice(0, 60)),
+        ...(document.documentElement.scrollWidth > innerWidth ? ["the page itself"] : [])]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("browser")
+def test_no_block_of_code_scrolls_sideways_at_1200_pixels(site, tmp_path):
+    browser = start(tmp_path / "profile")
+    try:
+        emulate(browser, width=1200)
+        found = {}
+        for page in sorted(site.rglob("*.html")):
+            browser.get(page.as_uri())
+            found[page.name] = browser.execute_script(TOO_WIDE)
+    finally:
+        browser.quit()
+    assert len(found) > len(GUIDES)
+    assert {name: blocks for name, blocks in found.items() if blocks} == {}
+
+
+@pytest.mark.slow
+def test_every_guide_offers_itself_as_a_notebook(site):
+    for guide in GUIDES:
+        page = (site / "guides" / f"{guide.stem}.html").read_text(encoding="utf-8")
+        assert f'href="../notebooks/{guide.stem}.ipynb"' in page
+        assert (site / "notebooks" / f"{guide.stem}.ipynb").stat().st_size > 1000
+
+
 @pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site):
     page = (site / "reference.html").read_text(encoding="utf-8")
@@ -111,9 +144,10 @@ def places(name: str) -> list[str]:
     return [f"module-{value.__name__}"] if inspect.ismodule(value) else [f"shardwise.{name}", f"{value.__module__}.{name}"]
 
 
-def test_every_guide_is_in_the_table_of_contents():
+def test_every_guide_and_recipe_is_in_the_table_of_contents():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
-    assert [path.stem for path in GUIDES if f"\nguides/{path.stem}\n" not in index] == []
+    pages = [*GUIDES, *(DOCS / "recipes").glob("*.md")]
+    assert [path.stem for path in pages if f"\n{path.parent.name}/{path.stem}\n" not in index] == []
 
 
 def test_every_capability_is_listed_and_leads_to_one_place_in_a_guide():

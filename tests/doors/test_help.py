@@ -72,6 +72,15 @@ def unmeasured(monkeypatch, tmp_path) -> None:
     Path("all_gather_perf.txt").write_text(head + rows, encoding="utf-8")
 
 
+def _files(capsys) -> None:
+    """What the examples read: functions, a plan as it was kept, and two lock files."""
+    Path("train.py").write_text(TRAIN, encoding="utf-8")
+    assert main(["plan", "A[I_x] -> A[I]", "--sizes", "I=64", "--mesh", "x=4", "--json"]) == 0
+    Path("plan.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    for name in ("old.lock", "comms.lock"):
+        Path(name).write_text("version = 1\n", encoding="utf-8")
+
+
 @pytest.mark.parametrize("command", commands())
 def test_every_example_of_a_help_works(command, capsys, monkeypatch, tmp_path):
     if command == "calibrate":
@@ -82,7 +91,7 @@ def test_every_example_of_a_help_works(command, capsys, monkeypatch, tmp_path):
     found = examples(text.partition("example")[2])
 
     assert found, f"{command} --help has no example"
-    Path("train.py").write_text(TRAIN, encoding="utf-8")
+    _files(capsys)
     for example in found:
         words = shlex.split(example)
         assert words[0] == command

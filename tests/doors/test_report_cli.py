@@ -72,7 +72,7 @@ def test_the_example_of_the_help_works(capsys, tmp_path):
     assert main(["report", "--help"]) == 0
     examples = re.findall(r"shardwise (report .*)$", capsys.readouterr().out.split("examples:")[1], re.MULTILINE)
 
-    assert len(examples) == 2  # the second one compiles: tests/rehearsal
+    assert len(examples) == 4  # the second one compiles: tests/rehearsal; the others need files: test_help
     assert main(shlex.split(examples[0])) == 0
     assert (tmp_path / "report.html").exists()
 
@@ -118,3 +118,73 @@ def test_without_jinja2_the_extra_is_named(plan, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'shardwise\[show\]'"):
         sw.report(plan)
+
+
+def kept(name: str, *command: str, capsys) -> str:
+    assert main([*command, "--json"]) == 0
+    with open(name, "w", encoding="utf-8") as file:
+        file.write(capsys.readouterr().out)
+    return name
+
+
+def test_what_changed_in_a_plan_since_it_was_kept(capsys, tmp_path):
+    old = kept("old.json", "plan", *GIVEN, "--hardware", "tpu-v5e", capsys=capsys)
+    assert main(["report", *GIVEN, "--hardware", "h100", "--against", old, "-o", "changes.html"]) == 0
+    assert capsys.readouterr().out.startswith("wrote changes.html: ")
+    made = (tmp_path / "changes.html").read_text(encoding="utf-8")
+    assert f"What changed: {html.escape(EQUATION)}" in made
+    assert "tpu-v5e" in made
+    assert "h100" in made
+
+
+def test_what_changed_between_two_files_needs_no_mesh(capsys, tmp_path):
+    old = kept("old.json", "plan", *GIVEN, "--hardware", "tpu-v5e", capsys=capsys)
+    assert main(["report", old, "--against", old]) == 0
+    assert "The chosen program is the same." in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_report_of_an_equation_needs_a_mesh(capsys):
+    assert main(["report", EQUATION, "--sizes", "I=64,J=64,K=64"]) == 2
+    assert "a plan needs a mesh: --mesh x=4,y=2" in said(capsys)
+    assert main(["report", *GIVEN, "--against", "missing.json"]) == 2
+    assert "missing.json: it cannot be read" in said(capsys)
+
+
+def test_a_run_stands_beside_the_estimate(capsys, tmp_path):
+    assert main(["trace", *GIVEN, "--keep", "kept"]) == 0
+    assert main(["report", *GIVEN, "--dtype", "float32", "--measured", "kept"]) == 0
+    made = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Estimated, compiled, measured" in made
+    measured = re.search(r"<td>time of a call</td>(?:<td class=\"n\">[^<]*</td>)*<td class=\"n\">([^<]*)</td></tr>", made)
+    assert measured is not None
+    assert re.fullmatch(r"[\d.]+ [mu]?s", measured[1])
+    assert main(["report", *GIVEN, "--measured", "kept", "--against", "old.json"]) == 2
+    assert "--measured belongs to a report of one plan" in said(capsys)
+
+
+def test_what_changed_takes_plans_audits_and_files(plan, tmp_path):
+    audit = audit_text(EMPTY, name="f", target="cpu:4", mesh=Mesh.parse("x=4"), hardware=sw.hardware("cpu"))
+    assert "1 as before" in sw.report(audit, against=audit).html
+    with pytest.raises(PlanError, match="two plans, two audits or two lock files"):
+        sw.report(plan, against=audit)
+    with pytest.raises(PlanError, match="two of a kind alone"):
+        sw.report(plan, audit, against=plan)
+    with pytest.raises(PlanError, match="int is neither a plan nor an audit"):
+        sw.report(plan, against=3)
+
+
+def test_estimated_compiled_and_measured_stand_in_one_table(plan):
+    text = EMPTY.replace("jit_f", "jit_g")
+    audit = audit_text(text, name="f", target="v5e:2x2", mesh=Mesh.parse("x=4"), hardware=sw.hardware("tpu-v5e"))
+    assert "Estimated, compiled, measured" not in sw.report(plan).html
+    page = sw.report(plan, audit, plan.best.timeline()).html
+    section = page[page.index("Estimated, compiled, measured") :]
+    table = section[: section.index("</table>")]
+    assert re.findall(r"<th[^>]*>([^<]*)</th>", table) == [
+        "",
+        "estimated",
+        "compiled for v5e:2x2",
+        "measured",
+    ]
+    assert table.count("<tr>") == 6
+    assert "Measured on" in section

@@ -1,4 +1,4 @@
-"""`sw.report` and `shardwise report`: a plan, and what a compiler made of it, as one page that needs nothing else."""
+"""`sw.report` and `shardwise report`: a plan and what became of it, or what changed, as one page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from shardwise.version import VERSION
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
+    from shardwise.compiled.records import Record
+    from shardwise.schedule.timeline import Timeline
+
+FILES = (".json", ".lock", ".toml")  # what is compared, and no equation
 
 
 class Report:
-    """A page of HTML about one plan; it shows itself in a notebook, and is saved as a file to send to somebody.
+    """A page of HTML about one plan, or about what changed; it shows itself in a notebook, and is saved as a file to send.
 
     Attributes:
-        title: the equation.
+        title: the equation, or what changed.
         html: the whole page.
     """
 
@@ -52,7 +56,9 @@ class Report:
         return f"report on {self.title}: {counted(len(self.html.encode()), 'byte')} of HTML; .save('report.html') writes it"
 
 
-def report(plan: Ranking, audit: Audit | None = None) -> Report:
+def report(
+    plan: Ranking | Audit, audit: Audit | None = None, measured: Timeline | None = None, *, against: Any = None
+) -> Report:
     """A plan as one page of HTML that fetches nothing: placements, the program step by step, timeline, ranking, code.
 
     Slider and keys step through the program, which plays on small arrays with true numbers. Without JavaScript every step
@@ -64,26 +70,60 @@ def report(plan: Ranking, audit: Audit | None = None) -> Report:
     >>> made.title, made.html.startswith("<!DOCTYPE html>"), len(made.html) < 1_000_000
     ('A[I, J_x] · B[J_x, K] -> C[I, K]', True, True)
 
+    >>> old = sw.plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes=sizes, mesh="x=4", hardware="h100")
+    >>> report(sw.plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes=sizes, mesh="x=4", hardware="tpu-v5e"), against=old).title
+    'What changed: A[I, J_x] · B[J_x, K] -> C[I, K]'
+
     Args:
-        plan: of `sw.plan`.
+        plan: of `sw.plan`; with `against` an audit too.
         audit: of the plan's best program, compiled (`sw.rehearse` or `sw.audit`): its collectives, memory and timeline are
             shown beside the estimate.
+        measured: a run of the plan's best program, as `sw.trace` gives it: shown beside the other two.
+        against: an older plan or audit, or the file that keeps one: the page says what changed since then.
 
     Raises:
-        PlanError: it is no plan; MeshError: the audit is of a program on another mesh.
+        PlanError: it is no plan, or two are of different kinds; MeshError: the audit is of a program on another mesh.
+        FileError: a file to compare with cannot be read.
         MissingExtraError: Jinja2 is not installed.
     """
     from shardwise.pictures.report_page import report_page
     from shardwise.pictures.reports import sheet
     from shardwise.runtime.code import source
 
+    if against is not None:
+        if audit is not None or measured is not None:
+            raise PlanError("a page about what changed takes two of a kind alone: give one plan or audit, and against=")
+        return changes(_record(plan), _record(against))
     if not isinstance(plan, Ranking):
         raise PlanError(f"a report is made of a plan, not of {type(plan).__name__}: give what sw.plan(...) returns")
     if audit is not None:
         _check_audit(plan, audit)
     title = str(plan.task.equation)
-    told = sheet(plan, source(plan.best.program, title, sizes=plan.task.sizes), audit)
+    told = sheet(plan, source(plan.best.program, title, sizes=plan.task.sizes), audit, measured)
     return Report(one_line(title), report_page(told, VERSION))
+
+
+def changes(new: Record, old: Record) -> Report:
+    """What changed from the one to the other, as a page."""
+    from shardwise.pictures.changes import changed
+    from shardwise.pictures.page import page
+
+    picture = changed(old, new)
+    return Report(one_line(picture.title), page(picture))
+
+
+def _record(given: Any) -> Record:
+    from shardwise.compiled import records
+
+    if isinstance(given, Ranking):
+        return records.record_of_plan(given)
+    if isinstance(given, str | Path):
+        return records.read(given)
+    if hasattr(given, "collectives") and hasattr(given, "mesh"):
+        return records.record_of_audit(given)
+    raise PlanError(
+        f"{type(given).__name__} is neither a plan nor an audit: give what sw.plan, sw.audit or sw.rehearse returns"
+    )
 
 
 def _check_audit(plan: Ranking, audit: Any) -> None:
@@ -98,18 +138,48 @@ def run(options: argparse.Namespace) -> int:
     """Write a report as the command line says."""
     writing.check(options.output)
     path = check_form(options.output)
+    made = _changes(options) if options.against else report(*_asked(options))
+    writing.keeping(options.output, made.save)
+    print(f"wrote {path}: {bytes_text(len(made.html.encode()))}, open it in a browser")
+    return 0
+
+
+def _changes(options: argparse.Namespace) -> Report:
+    """What changed since a file was written: of another file, or of an equation as it is planned now."""
+    from shardwise.compiled import records
+
+    for name in ("on", "measured"):
+        if getattr(options, name):
+            raise PlanError(f"--{name} belongs to a report of one plan, and --against compares two: leave one of them out")
+    old = records.read(options.against)
+    if Path(options.equation).suffix in FILES:
+        return changes(records.read(options.equation), old)
+    return changes(_record(_planned(options)), old)
+
+
+def _asked(options: argparse.Namespace) -> tuple[Ranking, Audit | None, Timeline | None]:
+    """The plan, and what is known of it compiled and measured."""
+    plan = _planned(options)
+    return plan, _rehearsed(plan, options.on) if options.on else None, _measured(options.measured) if options.measured else None
+
+
+def _planned(options: argparse.Namespace) -> Any:
+    if options.mesh is None:
+        raise MeshError("a plan needs a mesh: --mesh x=4,y=2")
     sizes = parse_sizes(options.sizes)
     if options.pad:
         sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
-    plan = api.plan(
+    return api.plan(
         options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware or _hardware_of(options.on),
         dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, overlap=options.overlap,
         exact=options.exact,
     )  # fmt: skip
-    made = report(plan, _rehearsed(plan, options.on) if options.on else None)
-    writing.keeping(options.output, made.save)
-    print(f"wrote {path}: {bytes_text(len(made.html.encode()))}, open it in a browser")
-    return 0
+
+
+def _measured(folder: str) -> Timeline:
+    from shardwise.measure.profiling import trace
+
+    return trace(folder)
 
 
 def _hardware_of(target: str | None) -> str | None:

@@ -40,10 +40,8 @@ def difference(old: Entry, new: Entry, memory_tolerance: float = MEMORY_TOLERANC
     lines, moved = [], []
     if old.mesh != new.mesh:
         lines += [f"- mesh {one_line(old.mesh)}", f"+ mesh {one_line(new.mesh)}"]
-    keys = dict.fromkeys(_key(row) for row in (*old.rows, *new.rows))
-    for key in keys:
-        before, after = ([row for row in entry.rows if _key(row) == key] for entry in (old, new))
-        if _sums(before) != _sums(after):
+    for before, after in paired(old, new):
+        if sums(before) != sums(after):
             lines += _group_lines(before, after)
         elif before and after and before != after:  # one side alone: loops without a trip
             moved.append(_moved_line(before, after))
@@ -52,6 +50,13 @@ def difference(old: Entry, new: Entry, memory_tolerance: float = MEMORY_TOLERANC
         now, then = (counted(entry.unread, "thing") for entry in (new, old))
         lines.append(f"! {now} of the compiled text could not be read, {then} when it was locked")
     return Difference(tuple(lines), tuple(moved))
+
+
+def paired(old: Entry, new: Entry) -> Iterator[tuple[list[Row], list[Row]]]:
+    """The collectives of two entries by what they are (kind, axes, dtype), wherever they stand in the source."""
+    for key in dict.fromkeys(_key(row) for row in (*old.rows, *new.rows)):
+        before, after = ([row for row in entry.rows if _key(row) == key] for entry in (old, new))
+        yield before, after
 
 
 def report(old: Entry, new: Entry, memory_tolerance: float = MEMORY_TOLERANCE) -> str:
@@ -83,13 +88,14 @@ def _key(row: Row) -> Key:
     return row.kind, row.axes, row.dtype, row.trips_known
 
 
-def _sums(rows: Iterable[Row]) -> tuple[int, float]:
+def sums(rows: Iterable[Row]) -> tuple[int, float]:
+    """How many run in one call, and the bytes that they send together."""
     held = list(rows)
     return sum(row.count for row in held), round(math.fsum(row.wire_bytes for row in held), 3)
 
 
 def _group_lines(before: list[Row], after: list[Row]) -> Iterator[str]:
-    more = _sums(after)[1] - _sums(before)[1]
+    more = sums(after)[1] - sums(before)[1]
     change = f"{bytes_text(abs(more))} {'more' if more > 0 else 'less'} on the wire" if more else "as much on the wire"
     if before:
         yield f"- {_said(before, after)}" + ("" if after else f": {change}")
@@ -100,16 +106,17 @@ def _group_lines(before: list[Row], after: list[Row]) -> Iterator[str]:
 def _said(rows: list[Row], others: list[Row]) -> str:
     """One line for collectives of one kind, axes and dtype; the source lines that the other side lacks come first."""
     *_, dtype, trips_known = _key(rows[0])
-    count, sent = _sums(rows)
+    count, sent = sums(rows)
     alike = len({row.wire_bytes / max(row.count, 1) for row in rows}) == 1
     each = f"{count} x {bytes_text(sent / max(count, 1))} {dtype}" if alike else f"{count} of {dtype} with {bytes_text(sent)}"
     there = {(row.source, row.count, row.wire_bytes) for row in others}
     ordered = sorted(rows, key=lambda row: ((row.source, row.count, row.wire_bytes) in there, row_order(row)))
     trips = "" if trips_known else ", in a loop of unknown trips"
-    return one_line(f"{_over(rows[0])}, {each}{trips}, {_sources(row.source for row in ordered)}")
+    return one_line(f"{over_text(rows[0])}, {each}{trips}, {sources_text(row.source for row in ordered)}")
 
 
-def _sources(sources: Iterable[str]) -> str:
+def sources_text(sources: Iterable[str]) -> str:
+    """The first source lines, and how many more there are."""
     names = list(dict.fromkeys(sources))
     left = len(names) - MOST_SOURCES
     return ", ".join(names[:MOST_SOURCES]) + (f" and {counted(left, 'line')} more" if left > 0 else "")
@@ -117,10 +124,11 @@ def _sources(sources: Iterable[str]) -> str:
 
 def _moved_line(before: list[Row], after: list[Row]) -> str:
     left, came = ([row.source for row in rows if row not in others] for rows, others in ((before, after), (after, before)))
-    return one_line(f"{_over(after[0])} moved from {_sources(left)} to {_sources(came)}")
+    return one_line(f"{over_text(after[0])} moved from {sources_text(left)} to {sources_text(came)}")
 
 
-def _over(row: Row) -> str:
+def over_text(row: Row) -> str:
+    """A collective and its axes: `all-gather over x`."""
     return f"{row.kind} over {', '.join(row.axes) or 'no axis that is known'}"
 
 

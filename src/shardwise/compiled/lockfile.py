@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,25 +119,42 @@ def lock_entry(
         made: how to make it again.
         versions: of JAX and the compiler, by name.
     """
-    grouped: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
-    for each in audit.collectives:
-        alike = each.kind, each.axes, each.dtype, relative(each.source, folder), each.trips is not None
-        grouped[*alike, each.wire_bytes / max(_times(each), 1)].append(each)
-    rows = [
-        Row(kind, axes, dtype, source, sum(_times(c) for c in found), _number(math.fsum(c.wire_bytes for c in found)), known)
-        for (kind, axes, dtype, source, known, _), found in grouped.items()
-    ]
+    rows = merged(
+        Row(
+            each.kind,
+            each.axes,
+            each.dtype,
+            relative(each.source, folder),
+            _times(each),
+            each.wire_bytes,
+            each.trips is not None,
+        )
+        for each in audit.collectives
+    )
     use = audit.memory
     return Entry(
         name=name or audit.name,
         target=audit.target,
         mesh=str(audit.mesh),
-        rows=tuple(sorted(rows, key=row_order)),
+        rows=rows,
         memory=None if use is None else Memory(use.peak, use.temporaries, use.arguments, use.outputs),
         unread=len(audit.unread),
         versions=tuple(sorted((versions or {}).items())),
         made=made,
     )
+
+
+def merged(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows in order, with those of one kind, axes, dtype, size and source line as one."""
+    grouped: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        alike = row.kind, row.axes, row.dtype, row.source, row.trips_known
+        grouped[*alike, row.wire_bytes / max(row.count, 1)].append(row)
+    made = (
+        replace(found[0], count=sum(row.count for row in found), wire_bytes=_number(math.fsum(row.wire_bytes for row in found)))
+        for found in grouped.values()
+    )
+    return tuple(sorted(made, key=row_order))
 
 
 def _times(collective: Collective) -> int:

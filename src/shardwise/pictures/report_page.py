@@ -44,6 +44,7 @@ def report_page(told: Sheet, version: str) -> str:
         facts=_lines(told.facts),
         verdict=one_line(told.verdict),
         figures=[_figure(f.name, f.value, f.note, f.share) for f in told.figures],
+        stages=_table(told.stages),
         placements=[_placement(drawn, number) for number, drawn in enumerate(told.placements)],
         scenes=list(_scenes(told)),
         note=one_line(told.play.note),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from shardwise.units import bytes_text, flops_text, seconds_text
 
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
+    from shardwise.schedule.timeline import Timeline
 
 MOST_BLOCKS = 8  # rows and columns of the blocks of a placement
 
@@ -75,6 +76,7 @@ class Sheet:
         title: the equation.
         facts: what was given, by name.
         verdict: what was chosen, and by how much.
+        stages: the estimate, and beside it what was compiled and what was measured, where there is one of them.
         memory: the bytes that one device holds, moment by moment; `room` how many it has, where that is known.
     """
 
@@ -82,6 +84,7 @@ class Sheet:
     facts: tuple[tuple[str, str], ...]
     verdict: str
     figures: tuple[Figure, ...]
+    stages: Table | None
     placements: tuple[Board, ...]
     play: Play
     charts: tuple[Chart, ...]
@@ -94,8 +97,8 @@ class Sheet:
     assumed: tuple[str, ...]
 
 
-def sheet(ranked: Ranking, code: str, audit: Audit | None = None) -> Sheet:
-    """Everything that a plan says, and where there is one an audit.
+def sheet(ranked: Ranking, code: str, audit: Audit | None = None, measured: Timeline | None = None) -> Sheet:
+    """Everything that a plan says, and where there is one an audit, and a run.
 
     Args:
         code: the best program as source to copy.
@@ -117,9 +120,10 @@ def sheet(ranked: Ranking, code: str, audit: Audit | None = None) -> Sheet:
         facts=facts,
         verdict=_verdict(ranked),
         figures=tuple(_figures(ranked, room)),
+        stages=_stages(ranked, audit, measured),
         placements=tuple(_placements(ranked)),
         play=play(best.program, task.sizes, best.estimate.steps),
-        charts=tuple(_charts(ranked, audit)),
+        charts=tuple(_charts(ranked, audit, measured)),
         ranks=tuple(_ranks(ranked)),
         memory=memory_steps(best, inputs) if best.estimate.steps else (),
         room=room,
@@ -163,18 +167,47 @@ def _placements(ranked: Ranking) -> Iterator[Board]:
         yield board(Placement.of(name, layout.on(task.mesh), task.sizes, task.mesh), MOST_BLOCKS, MOST_BLOCKS)
 
 
-def _charts(ranked: Ranking, audit: Audit | None) -> Iterator[Chart]:
-    best = ranked.best
+def _stages(ranked: Ranking, audit: Audit | None, measured: Timeline | None) -> Table | None:
+    """One figure to a row, and a column for each way in which it is known; None where the estimate stands alone."""
+    modelled = _modelled(ranked, audit)
+    if audit is None and modelled is None and measured is None:
+        return None
+    cost, flops = ranked.best.estimate, audit.work.flops_per_device if audit is not None else None
+    sent = None if audit is None else audit.total_wire_bytes
+    memory = None if audit is None or audit.memory is None else audit.memory.peak
+    times = [None if line is None else line.step_seconds for line in (modelled, measured)]
+    waits = [None if line is None else line.exposed_seconds for line in (modelled, measured)]
+    rows: tuple[tuple[str, Callable[[float], str], tuple[float | None, ...]], ...] = (
+        ("time of a call", seconds_text, (cost.seconds, *times)),
+        ("waiting for transfers", seconds_text, (cost.exposed_seconds, *waits)),
+        ("each device sends", bytes_text, (cost.total_wire_bytes, sent, None)),
+        ("memory of a device", bytes_text, (cost.peak_memory_bytes, memory, None)),
+        ("FLOPs of a device", flops_text, (cost.flops, flops, None)),
+    )
+    said = tuple((name, *("-" if value is None else form(value) for value in values)) for name, form, values in rows)
+    compiled_on = f"compiled for {audit.target}" if audit is not None else "compiled"
+    notes = ["The time of the compiled program is modelled from its schedule."] if modelled is not None else []
+    notes += [f"Measured on {measured.hardware}."] if measured is not None else []
+    return Table("", ("", "estimated", compiled_on, "measured"), said, frozenset({1, 2, 3}), tuple(notes))
+
+
+def _modelled(ranked: Ranking, audit: Audit | None) -> Timeline | None:
+    """The replay of what was compiled: of the audit, or of the plan where it was confirmed."""
+    if audit is None:
+        return ranked.best.confirmed
+    from shardwise.compiled.table import replayed
+
+    return replayed(audit)
+
+
+def _charts(ranked: Ranking, audit: Audit | None, measured: Timeline | None) -> Iterator[Chart]:
+    best, modelled = ranked.best, _modelled(ranked, audit)
     if best.estimate.steps and not best.is_compilers_own:
         yield Chart("The estimate", timeline_lanes(best.timeline()), best.estimate.seconds)
-    if audit is not None:
-        from shardwise.compiled.table import replayed
-
-        timeline = replayed(audit)
-    else:
-        timeline = best.confirmed
-    if timeline is not None:
-        yield Chart(f"The compiled program on {timeline.hardware}", timeline_lanes(timeline), timeline.step_seconds)
+    if modelled is not None:
+        yield Chart(f"The compiled program on {modelled.hardware}", timeline_lanes(modelled), modelled.step_seconds)
+    if measured is not None:
+        yield Chart(f"Measured on {measured.hardware}", timeline_lanes(measured), measured.step_seconds)
 
 
 def _ranks(ranked: Ranking) -> Iterator[Rank]:

@@ -19,16 +19,15 @@ CROWD = 24  # wires that are drawn thick
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Where the cards stand: all as wide, with rows for the highest card of all moments, and their height `now`.
+    """Where the cards stand at one moment: all as wide in all moments, each row as high as its highest card.
 
     `bend` is the room for wires around them.
     """
 
     columns: int
     wide: float
-    highs: tuple[float, ...]
     bend: float
-    now: tuple[float, ...] = ()
+    highs: tuple[float, ...]
 
     def corner(self, place: int) -> tuple[float, float]:
         row, column = divmod(place, self.columns)
@@ -36,7 +35,7 @@ class _Grid:
 
     def middle(self, place: int) -> tuple[float, float]:
         x, y = self.corner(place)
-        return x + self.wide / 2, y + self.now[place // self.columns] / 2
+        return x + self.wide / 2, y + self.highs[place // self.columns] / 2
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -45,28 +44,29 @@ class _Grid:
 
 
 def stages(drawn: Sequence[Stage], prefix: str) -> list[Drawn]:
-    """Moments of the same devices on one grid, so that nothing jumps from one to the next."""
+    """Moments of the same devices in columns that are as wide in all of them; each moment is as high as what it holds."""
     room = max(ROOM / max(stage.columns for stage in drawn) - BETWEEN, 130.0) - 2 * PAD
     held = [[_held(card, prefix, room) for card in stage.cards] for stage in drawn]
-    columns, most = drawn[0].columns, max(map(len, held))
+    columns = drawn[0].columns
     wide = max((card.width for cards in held for card in cards), default=0.0)
-    rows = range(-(-most // columns))
-    highs = tuple(max(c.height for cards in held for c in cards[row * columns : (row + 1) * columns]) for row in rows)
     bend = AROUND + 4 if any(stage.wires for stage in drawn) else 2.0
-    grid = _Grid(columns, wide, highs, bend)
-    return [_stage(stage, cards, grid, prefix) for stage, cards in zip(drawn, held, strict=True)]
+    return [
+        _stage(stage, cards, _Grid(columns, wide, bend, _highs(cards, columns)), prefix)
+        for stage, cards in zip(drawn, held, strict=True)
+    ]
 
 
-def _stage(stage: Stage, held: Sequence[Drawn], places: _Grid, prefix: str) -> Drawn:
-    """One moment: cards are as high as those of their row at this moment, and stand where they always do."""
-    columns = places.columns
-    now = tuple(max(c.height for c in held[row * columns : (row + 1) * columns]) for row in range(len(places.highs)))
-    grid = replace(places, now=now)
+def _highs(cards: Sequence[Drawn], columns: int) -> tuple[float, ...]:
+    return tuple(max(card.height for card in cards[first : first + columns]) for first in range(0, len(cards), columns))
+
+
+def _stage(stage: Stage, held: Sequence[Drawn], grid: _Grid, prefix: str) -> Drawn:
+    """One moment: cards are as high as the highest of their row."""
     wires = "".join(_wire(wire, grid, prefix) for wire in stage.wires)
     cards = []
     for place, inside in enumerate(held):
         x, y = grid.corner(place)
-        high = now[place // columns]
+        high = grid.highs[place // grid.columns]
         frame = element("rect", x=x, y=y, width=grid.wide, height=high, rx=8.0, class_="device")
         cards.append(element("g", titled(stage.cards[place].name) + frame + inside.at(x, y), data_card=place))
     crowd = {"stroke_width": 1.2, "opacity": 0.7} if len(stage.wires) > CROWD else {"stroke_width": 1.8}
@@ -108,7 +108,7 @@ def _path(wire: Wire, grid: _Grid) -> str:
     to_x, to_y = grid.middle(wire.target)
     if row == to_row:
         way = 1 if to_column > column else -1
-        far, half = abs(to_column - column), grid.now[row] / 2
+        far, half = abs(to_column - column), grid.highs[row] / 2
         bow = min(8.0 + 9.0 * far, AROUND) * 1.2
         shift = way * min(grid.wide * 0.1, 12.0) * (4 - min(far, 3))  # far ones outside, so that no two cross at a card
         y -= way * half
