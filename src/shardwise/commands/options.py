@@ -49,8 +49,8 @@ def doctoring_parser(commands: Any, function_options: Callable[[argparse.Argumen
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n"
         '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=4 --axis-types auto\n'
-        "  shardwise doctor train.py:step --args train.py:args --mesh x=8 --axis-types auto --on v5e:2x4\n"
-        "  shardwise doctor train.py:step --args train.py:args --mesh x=8 --try",
+        '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=8 --on v5e:2x4\n'
+        '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=4 --try',
     )
     function_options(doctoring)
     doctoring.add_argument(

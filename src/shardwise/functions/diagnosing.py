@@ -44,7 +44,7 @@ def doctor(
     >>> import jax, jax.numpy as jnp
     >>> from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
     >>> mesh = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
-    >>> a = jax.ShapeDtypeStruct((8, 64), jnp.bfloat16, sharding=NamedSharding(mesh, P("x")))
+    >>> a = jax.ShapeDtypeStruct((4096, 64), jnp.bfloat16, sharding=NamedSharding(mesh, P("x")))
     >>> w = jax.ShapeDtypeStruct((64, 32), jnp.bfloat16, sharding=NamedSharding(mesh, P("x")))
     >>> found = doctor(lambda a, w: a @ w, a, w, hardware="v5e")
     >>> [(place.subjects, str(place.before), str(place.after), place.collectives) for place in found.places]
