@@ -267,10 +267,10 @@ def write(found: dict[str, Any], text: str) -> None:
     head = (
         "# Accuracy ledger\n\n"
         f"Made by `make accuracy{how}`: {found['made with']}, float32. The host is calibrated first (`shardwise calibrate`: "
-        "collectives, matmuls and copies, and a few programs of two and four steps). The cases are whole plans of the "
-        "benchmark's contractions in sizes that were never fitted, predicted with those figures and then measured, candidates in "
-        "turn with those of other cases. A time is the median of the quicker half of the runs that count, and an interval is "
-        "that of this median. *Regret* is how much longer the planner's choice takes than the fastest of its candidates.\n\n"
+        "collectives, matmuls, copies, and a few programs of two and four steps). The cases are whole plans of the "
+        "benchmark's contractions in sizes that were never fitted, predicted with those figures and then measured, candidates "
+        "in turn with those of other cases. A time is the median of the quicker half of the runs that count, and an interval "
+        "is that of this median. *Regret* is how much longer the planner's choice takes than the fastest of its candidates.\n\n"
         "![Predicted against measured times](accuracy.svg)\n\n"
     )
     writing.write(FOLDER / "accuracy.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -271,9 +271,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "# Peers side by side\n\n"
         f"Made by `make bench-peers`: {found}; {os.cpu_count()} cores, float32, load average {os.getloadavg()[0]:.1f}. How "
         f"many times as long as Shardwise on {DEVICES} simulated devices each way takes, all in one run, in turn; medians. The "
-        "processes of DTensor share the same cores; NumPy multiplies the whole arrays once, on all cores, and is the limit.\n\n"
-        + report(rows)
-        + "\n"
+        "processes of DTensor share the same cores; NumPy multiplies the whole arrays once, on all cores, and is the limit. "
+        "An empty cell: the library refuses the equation.\n\n" + report(rows) + "\n"
     )
 
 
