@@ -106,7 +106,7 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
     causes = [cause_of(graph, each, users) for each in moved]
     places, members = _places(graph, moved, causes, where)
     if remedies:
-        places = remedied(ready, graph, places, members, causes, where)
+        places = remedied(ready, graph, places, members, where)
     found = Diagnosis(
         name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, tuple(held_whole(graph)),
         notes=tuple(notes), unread=graph.unread,

@@ -25,10 +25,9 @@ LEAST_SHARE = 0.01  # of what the function moves that a place must take
 
 def remedied(
     ready: Intended, graph: Graph, places: Sequence[Place], members: Sequence[Sequence[tuple[Movement, Cause]]],
-    causes: Sequence[Cause], where: Where,
+    where: Where,
 ) -> list[Place]:  # fmt: skip
-    """The places, each with its way out where one was found that costs less."""
-    del causes
+    """The places, each with its way out where one was found that costs less; those first whose way out saves most."""
     now = totals(graph, where)
     left = bytes_left(graph, movements(graph), where)
     worth = [
