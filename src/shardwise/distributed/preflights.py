@@ -123,7 +123,8 @@ def settings() -> dict[str, str]:
     """Versions and settings that decide what JAX makes of a program."""
     import jax
 
-    said = {"64 bits": jax.config.jax_enable_x64, "matmul precision": jax.config.jax_default_matmul_precision or "default"}
+    asked: dict[str, Any] = jax.config.values
+    said = {"64 bits": asked["jax_enable_x64"], "matmul precision": asked["jax_default_matmul_precision"] or "default"}
     return {**jobs.common(), **{name: str(value) for name, value in said.items()}}
 
 

@@ -75,7 +75,7 @@ class _Failing:
 @contextlib.contextmanager
 def whole_tracebacks() -> Iterator[None]:
     """JAX's own frames stay in tracebacks: they say which operation stops."""
-    before = jax.config.jax_traceback_filtering
+    before = jax.config.values["jax_traceback_filtering"]
     jax.config.update("jax_traceback_filtering", "off")
     try:
         yield

@@ -46,7 +46,7 @@ def sum_of(part: np.ndarray) -> int:
     """
     found = 0
     for piece in _pieces(box_of((slice(None),) * part.ndim, part.shape), part.dtype.itemsize):
-        found = zlib.crc32(np.ascontiguousarray(part[slices(piece)]).reshape(-1).view(np.uint8), found)
+        found = zlib.crc32(np.ascontiguousarray(part[slices(piece)]).reshape(-1).view(np.uint8).data, found)
     return found
 
 
@@ -109,7 +109,7 @@ def _meet(one: Box, other: Box) -> bool:
 def _sum_read(read: Callable[[Index], np.ndarray], box: Box, item_bytes: int) -> int:
     found = 0
     for piece in _pieces(box, item_bytes):
-        found = zlib.crc32(read(slices(piece)).reshape(-1).view(np.uint8), found)
+        found = zlib.crc32(read(slices(piece)).reshape(-1).view(np.uint8).data, found)
     return found
 
 
