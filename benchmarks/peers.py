@@ -272,7 +272,15 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"Made by `make bench-peers`: {found}; {os.cpu_count()} cores, float32, load average {os.getloadavg()[0]:.1f}. How "
         f"many times as long as Shardwise on {DEVICES} simulated devices each way takes, all in one run, in turn; medians. The "
         "processes of DTensor share the same cores; NumPy multiplies the whole arrays once, on all cores, and is the limit. "
-        "An empty cell: the library refuses the equation.\n\n" + report(rows) + "\n"
+        "An empty cell: the library refuses the equation."
+        + (
+            " Others used the host, too: read no more than the first digit."
+            if os.getloadavg()[0] > (os.cpu_count() or 1)
+            else ""
+        )
+        + "\n\n"
+        + report(rows)
+        + "\n"
     )
 
 

@@ -185,8 +185,9 @@ def test_this_host_is_measured_written_and_kept(brief, capsys):
     found = sw.hardware("./mine.toml")
     assert found == hardware.here()
     assert found.calibration.host == calibrating.cpu_name()
-    plan = sw.plan("A[I_x] -> A[I]", sizes={"I": 64}, mesh=sw.make_mesh("x=8"))
+    plan = sw.plan("A[I_x] -> A[I]", sizes={"I": 64}, mesh=sw.make_mesh("x=8"), dtype="float32")
     assert plan.task.hardware == found
+    assert sw.audit(plan.function(sw.make_mesh("x=8")), sw.put([1.0] * 64, "I_x", "x=8")).hardware == found
     assert f"seconds are those of {found.calibration.host}, calibrated on" in plan.explain()
     table = tomllib.loads(Path("mine.toml").read_text())
     assert table["calibration"]["versions"]["jax"] == jax.__version__

@@ -29,7 +29,7 @@ from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.compiled.uneven import Uneven, uneven_constraints
 from shardwise.errors import CompileError, HardwareError, MeshError, ShardwiseError
 from shardwise.mesh import Mesh
-from shardwise.runtime.devices import AnyMesh, make_mesh
+from shardwise.runtime.devices import AnyMesh, chip_of_kind, make_mesh
 
 _MESH_IN_TEXT = re.compile(r"sdy\.mesh\s+@\S+\s*=\s*<\[([^\]]*)\]")
 SHOWN_ARGUMENTS = 8
@@ -295,6 +295,6 @@ def _device(args: tuple[Any, ...], mesh: Any) -> tuple[str, str]:
 
 def _known(kind: str) -> Hardware | None:
     try:
-        return hardware.for_device_kind(kind)
+        return chip_of_kind(kind)
     except HardwareError:
         return None

@@ -248,18 +248,23 @@ def hardware_of(mesh: AnyMesh) -> Hardware | Site:
         kind = getattr(mesh.abstract_device, "device_kind", None) or local[0].device_kind
         topology = torus_of(local) if kind == local[0].device_kind else None
         if topology is None or grid.size > topology.size:
-            return _chip(kind)
+            return chip_of_kind(kind)
         return Site(topology, mesh_order(topology, grid))
     first = mesh.devices.flat[0]
     all_devices = first.client.devices()
     topology = torus_of(all_devices)
     if topology is None:
-        return _chip(first.device_kind)
+        return chip_of_kind(first.device_kind)
     origin = [min(side) for side in zip(*(device.coords for device in all_devices), strict=True)]
     return Site(topology, tuple(position_of(device, topology, origin) for device in mesh.devices.flat))
 
 
-def _chip(kind: str) -> Hardware:
+def chip_of_kind(kind: str) -> Hardware:
+    """The hardware of devices by JAX's `device_kind`; a host that was calibrated, and plans for itself, has its own figures.
+
+    Raises:
+        HardwareError: it is not in the catalogue.
+    """
     chip = hardware.for_device_kind(kind)
     return hardware.here() if chip.shared and jax.process_count() == 1 else chip
 
