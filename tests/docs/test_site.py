@@ -37,6 +37,7 @@ def site(tmp_path_factory) -> Path:
     """The site built from a copy of the sources, so that a build leaves nothing behind."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("_build", "__pycache__"))
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))  # guides start them
     shutil.copy(ROOT / "CHANGELOG.md", folder)
     unrun = [f"guides/{name}.md" for name, parts in NEEDS.items() if any(map(lacks, parts))]
     with (folder / "docs" / "conf.py").open("a", encoding="utf-8") as settings:
