@@ -137,8 +137,8 @@ def _block(cases: Sequence[tuple[Case, int]], chip: Any, probe_seconds: float, c
     import numpy as np
 
     import shardwise as sw
+    from shardwise.measure.probes import probe_trial, ready
     from shardwise.measure.rounds import timed
-    from shardwise.measure.trials import probe_trial, ready
     from shardwise.mesh import Mesh
     from shardwise.runtime.devices import make_mesh
     from shardwise.runtime.lower import lower

@@ -312,7 +312,7 @@ def errors_come_alike_in_every_process(folder: Path) -> None:
 def calibration(folder: Path) -> None:
     """Both processes run the same programs, agree on what these took, and fit the same figures; one of them writes the file."""
     from shardwise.measure import calibrating, fitted_hardware, rates, rounds
-    from shardwise.measure.trials import KIB, axis_trials, copy_trial, matmul_trial
+    from shardwise.measure.probes import KIB, axis_trials, copy_trial, matmul_trial
 
     rounds.SLOWER = rates.SCATTERED = fitted_hardware.NOISE = 1e9  # whatever else runs here
     calibrating.LEAST_SECONDS, rounds.FEWEST = 2.0, 1

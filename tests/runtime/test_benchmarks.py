@@ -10,7 +10,7 @@ from benchmarks import baseline, gpu, peers
 from benchmarks.accuracy import DEVICES, held, held_out, overlap_rows, report
 from benchmarks.ledger import Held, Tried, candidate_correlation, errors, percentile, settled_pairs, spearman, summary
 from shardwise.chips import hardware
-from shardwise.measure.trials import host_trials
+from shardwise.measure.probes import host_trials
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 

@@ -17,8 +17,8 @@ from shardwise.cli import main
 from shardwise.errors import FileError, HardwareError, MeasureError
 from shardwise.measure import calibrating, rounds
 from shardwise.measure.fitted_hardware import fitted_hardware
+from shardwise.measure.probes import KIB, MIB, axis_trials, copy_trial, device_trials, host_trials, matmul_trial
 from shardwise.measure.rounds import timed
-from shardwise.measure.trials import KIB, MIB, axis_trials, copy_trial, device_trials, host_trials, matmul_trial
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import estimate
 from shardwise.planning.prices import Costs

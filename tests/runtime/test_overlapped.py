@@ -304,7 +304,8 @@ def test_second_derivatives(case: Known, name: str):
 
 @pytest.mark.parametrize("case", KNOWN, ids=str)
 def test_names_that_an_equation_lacks_are_refused(case: Known):
-    for name in set(NAMES) - set(case.has):
+    folding = {"folded"} if "ring" in case.has else set()  # every ring may fold; `has` names it where that is tried
+    for name in set(NAMES) - set(case.has) - folding:
         with pytest.raises(PlanError, match=f"overlap='{name}': no program of this equation has it: it has "):
             case.einsum(name)(*case.arrays())
 

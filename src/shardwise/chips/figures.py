@@ -150,6 +150,7 @@ class Calibration:
 class Hardware:
     """A chip and its links, each figure with its source.
 
+    >>> from shardwise.chips import hardware
     >>> hardware("tpu-v5e").flops("bfloat16", Mesh.parse("x=4"))
     197000000000000.0
     """

@@ -18,10 +18,10 @@ from shardwise.chips.hosts import cache_file, cpu_name
 from shardwise.chips.storing import written
 from shardwise.errors import HardwareError, MeasureError, one_line, quoted
 from shardwise.measure.fitted_hardware import day, fitted_hardware
+from shardwise.measure.probes import KIB, MIB, Trial, axis_trials, device_trials, host_trials, local_trials, probe_trial, ready
 from shardwise.measure.rates import errors_of, rates, rows_of
 from shardwise.measure.rounds import Rounds, agreement, timed
 from shardwise.measure.timing import done
-from shardwise.measure.trials import KIB, MIB, Trial, axis_trials, device_trials, host_trials, local_trials, probe_trial, ready
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import find_mesh, make_mesh
 

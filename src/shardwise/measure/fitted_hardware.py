@@ -18,8 +18,8 @@ from shardwise.chips import hardware as chips
 from shardwise.chips.links import group_apart, wire_bytes
 from shardwise.errors import MeasureError, counted
 from shardwise.measure.fitting import Fit, fitted
+from shardwise.measure.probes import Trial
 from shardwise.measure.rates import Row, rates
-from shardwise.measure.trials import Trial
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import estimate
 from shardwise.planning.prices import ITEM_BYTES, Costs

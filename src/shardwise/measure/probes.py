@@ -49,7 +49,7 @@ def collective_trial(kind: CollectiveKind, mesh: Mesh, axes: Axes, whole_bytes: 
 
     >>> trial = collective_trial("all-gather", Mesh.parse("x=4"), ("x",), 2**20)
     >>> str(trial.program.inputs[0][1]), str(trial.program.result), trial.sizes
-    ('[I_x, J]', '[I, J]', {'I': 1024, 'J': 256})
+    ('[I_x, J]', '[I, J]', {'I': 512, 'J': 512})
 
     Args:
         whole_bytes: of the array when it is gathered over the axes, on one device.
