@@ -9,8 +9,9 @@ import pytest
 
 import shardwise as sw
 from shardwise.chips import Calibration, Figure, Rate, hardware, read
+from shardwise.chips.hops import ring_hop
 from shardwise.chips.hosts import cache_file, cpu_name
-from shardwise.chips.links import collective_seconds, ring_hop, wire_bytes
+from shardwise.chips.links import collective_seconds, wire_bytes
 from shardwise.chips.storing import written
 from shardwise.cli import main
 from shardwise.errors import HardwareError

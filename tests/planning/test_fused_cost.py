@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from benchmarks.equations import random_case
-from shardwise.chips.links import Hop
+from shardwise.chips.hops import Hop
 from shardwise.errors import HardwareError, MeshError, PlanError
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import names_of

@@ -74,14 +74,37 @@ def test_a_slice_is_read_off_coordinates_wherever_it_begins():
 @pytest.mark.parametrize(
     "devices",
     [
-        [chip(x, 0, 0, slice_index=number) for number in range(2) for x in range(2)],
+        [chip(x, 0, 0, slice_index=number) for number in range(2) for x in range(2 + 2 * number)],
+        [chip(x, 0, 0, slice_index=number, kind="TPU v4") for number in range(2) for x in range(2)],
         [chip(0, 0, 0), chip(1, 1, 0)],
         [chip(x, 0, 0) for x in range(3)],
     ],
-    ids=["two slices", "holes", "no slice that is sold"],
+    ids=["two slices of two shapes", "two slices of a chip without a figure for the network", "holes", "no slice that is sold"],
 )
 def test_what_is_no_slice_is_planned_by_its_chip_alone(devices):
     assert torus_of(devices) is None
+
+
+def test_slices_of_one_shape_are_read_off_their_devices():
+    grid = [chip(4 * number + x, y, 0, slice_index=number) for number in (1, 0) for y in range(4) for x in range(2)]
+    found = torus_of(grid)
+    assert found is not None
+    assert found.name == "v5e:2x4*2"
+
+
+@pytest.mark.needs(compiler_of="topology")
+@pytest.mark.parametrize("topology", ["v5e:2x4*2"])
+def test_a_mesh_over_slices_goes_across_them_with_its_first_axis(topology, monkeypatch):
+    devices = devices_of(sw.Topology.parse(topology))
+    monkeypatch.setattr(jax, "devices", lambda: list(devices))
+    mesh = sw.make_mesh("s=2, x=2, y=4")
+    assert [{device.slice_index for device in half.flat} for half in mesh.devices] == [{0}, {1}]
+    assert all(one.coords == other.coords for one, other in zip(mesh.devices[0].flat, mesh.devices[1].flat, strict=True))
+    site = hardware_of(mesh)
+    assert isinstance(site, Site)
+    assert site.topology.name == topology
+    mixed = Mesh(mesh.devices.reshape(16)[::-1].reshape(4, 4).T, ("x", "y"))
+    assert hardware_of(mixed) == sw.hardware("v5e")
 
 
 def test_simulated_devices_and_meshes_without_devices_are_their_hardware():

@@ -29,10 +29,14 @@ class Ground:
     routes: Routes
     shape: tuple[int, ...] | None = None
 
+    def extent(self, axes: Axes) -> int:
+        """How many devices of a slice take part."""
+        return math.prod(self.routes[axis].size for axis in axes if axis in self.routes)
+
     def whole(self, axes: Axes) -> bool:
         """Whether all devices of the slice take part."""
         size = self.mesh.size if self.shape is None else math.prod(self.shape) * self.hardware.devices_per_chip
-        return self.mesh.extent(axes) == size
+        return self.extent(axes) == size
 
     @property
     def is_routed(self) -> bool:
@@ -51,6 +55,8 @@ class Ground:
 def is_asynchronous(axes: Axes, on: Ground) -> bool:
     """Whether devices work while the blocks of a ring over these axes are on their way."""
     moving = [on.routes[axis] for axis in axes if axis in on.routes]
+    if any(route.slices > 1 for route in moving):
+        return True
     return not on.is_routed or (len(moving) == 1 and moving[0].is_direct)
 
 
@@ -107,7 +113,7 @@ def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, c
     It does over all devices of a slice, from some number of them on; and, on chips of one core, where a scatter's blocks are
     `uncut`: no even number of tiles, or rows that end within one.
     """
-    count = on.mesh.extent(axes)
+    count = on.extent(axes)
     match kind:
         case "reduce-scatter":
             large = on.whole(axes) and on.is_even and count >= compiler.scatter_summed_from.value

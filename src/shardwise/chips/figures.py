@@ -166,6 +166,7 @@ class Hardware:
     clock_hz: Figure | None = None
     compiler: Compiler | None = None
     host_bytes_per_s: Figure | None = None  # the link of a chip to its host's memory, one way
+    network_bytes_per_s: Figure | None = None  # what a chip sends to chips of other slices, over the data centre's network
     reached: Reached | None = None
     overlapped_matmul: Figure | None = None  # times as long as alone, where collectives take some of the cores that multiply
     rates: tuple[Rate, ...] = ()  # measured, in place of what the links' figures say
@@ -202,12 +203,18 @@ class Hardware:
         """What one device takes from its host's memory, or brings there, in bytes/s; None where no figure is known."""
         return None if self.host_bytes_per_s is None else self.host_bytes_per_s.value / self.sharers(mesh)
 
+    def network_speed(self) -> float | None:
+        """What one device sends to other slices, in bytes/s; None where no figure is known."""
+        return None if self.network_bytes_per_s is None else self.network_bytes_per_s.value / self.devices_per_chip
+
     def figures(self) -> list[tuple[str, Figure]]:
         """Every figure with its name and unit."""
         rows = [(f"{dtype} FLOP/s", figure) for dtype, figure in self.flops_per_s]
         rows += [("memory bytes", self.memory_bytes), ("memory bytes/s", self.memory_bytes_per_s)]
         if self.host_bytes_per_s:
             rows.append(("host bytes/s", self.host_bytes_per_s))
+        if self.network_bytes_per_s:
+            rows.append(("network bytes/s", self.network_bytes_per_s))
         for name in self.links.__dataclass_fields__:
             rows.append((f"link {name.replace('_', ' ').replace('bytes per s', 'bytes/s')}", getattr(self.links, name)))
         if self.clock_hz:

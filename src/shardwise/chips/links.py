@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never, get_args
 
 from shardwise.chips import Hardware, Memory, Rate, Switch, Torus
+from shardwise.chips.network import crossing, group_in_node, network_bytes, network_speed
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.steps import CollectiveKind
@@ -109,7 +110,8 @@ class Route:
 
     Where it is known how it lies: `cores` says how many cores of each chip stand along it, `is_side` whether it is one side
     of the slice, all of it, and `is_direct` whether its devices, and the last and the first, stand so many links apart as a
-    power of two, in a line without a wraparound link; `folds` the same of a ring over every second device and back.
+    power of two, in a line without a wraparound link; `folds` the same of a ring over every second device and back. Of an
+    axis over several `slices` all others say what stands along it in each: `size` 1 where that is one device.
     """
 
     size: int
@@ -121,6 +123,7 @@ class Route:
     is_side: bool = False
     is_direct: bool = False
     folds: bool = False
+    slices: int = 1
 
 
 Routes = Mapping[str, Route]
@@ -180,7 +183,7 @@ def ringed(
         per_chip: whether the cores of a chip hand each other what arrives at one of them.
     """
     assert isinstance(hardware.links, Torus)
-    chosen = {axis: table[axis] for axis in axes if axis in table}
+    chosen = {axis: table[axis] for axis in axes if axis in table and table[axis].size > 1}
     between = [route for route in chosen.values() if route.size > route.cores]  # others stay inside of a chip
     if not between:
         return dict(table)
@@ -212,7 +215,13 @@ def _parts(size: int, dimensions: int, longest: int) -> list[int]:
 def _torus_pricer(
     kind: CollectiveKind, torus: Torus, hardware: Hardware, axes: Axes, table: Routes, arithmetic: Arithmetic
 ) -> Pricer:  # fmt: skip
-    name, routes = arithmetic.name, [table[axis] for axis in axes]
+    name, routes = arithmetic.name, [table[axis] for axis in axes if table[axis].bytes_per_s]
+    slices = math.prod(table[axis].slices for axis in axes)
+    if slices > 1:
+        inside = {axis: replace(table[axis], slices=1) for axis in axes}
+        return _sliced_pricer(kind, torus, hardware, axes, inside, slices, arithmetic)
+    if not routes:
+        return lambda in_bytes, out_bytes: 0.0
     hops = sum(route.hops for route in routes)
     latency = name("L", name("hop", torus.hop_seconds.value, "s") * hops, "s")
     match kind:
@@ -228,6 +237,49 @@ def _torus_pricer(
             n = name("n", math.prod(route.size for route in routes), "", "devices")
             each = (n - 1) / n / name("W", sum(route.bytes_per_s for route in routes), "B/s", *[route.says for route in routes])
     return _priced(kind, latency, each, arithmetic)
+
+
+def _sliced_pricer(
+    kind: CollectiveKind, torus: Torus, hardware: Hardware, axes: Axes, inside: Routes, slices: int, arithmetic: Arithmetic
+) -> Pricer:  # fmt: skip
+    """A collective over slices, as TPU compilers make it: gathered over the network first, and summed over it last.
+
+    An all-to-all is one over the network. No figure tells how long the network takes to start.
+    """
+    name = arithmetic.name
+    within = _torus_pricer(kind, torus, hardware, axes, inside, arithmetic)
+    n = math.prod(inside[axis].size for axis in axes)
+    speed = name("N", network_speed(hardware), "B/s", "out of a device to other slices")
+
+    def slow(in_bytes: float, out_bytes: float) -> float:
+        return network_bytes(kind, n, slices, in_bytes, out_bytes) / speed
+
+    match kind:
+        case "all-gather":
+            return lambda in_bytes, out_bytes: slow(in_bytes, out_bytes) + within(in_bytes * slices, out_bytes)
+        case "reduce-scatter":
+            return lambda in_bytes, out_bytes: within(in_bytes, out_bytes * slices) + slow(in_bytes, out_bytes)
+        case "all-reduce" | "collective-permute":
+            return lambda in_bytes, out_bytes: within(in_bytes, out_bytes) + slow(in_bytes, out_bytes)
+        case "all-to-all":
+            return slow
+        case _:
+            assert_never(kind)
+
+
+def sharing(hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None) -> tuple[int, int]:
+    """How many devices of a group share a node, or a slice, and over how many of these it goes."""
+    match hardware.links:
+        case Torus():
+            outside = math.prod(routes[axis].slices for axis in axes if axis in routes) if routes else 1
+            return mesh.extent(axes) // outside, outside
+        case Switch() as switch:
+            inside = group_in_node(mesh, axes, int(switch.node_devices.value))
+            return inside, mesh.extent(axes) // inside
+        case Memory():
+            return mesh.extent(axes), 1
+        case _:
+            assert_never(hardware.links)
 
 
 def _switch_pricer(kind: CollectiveKind, switch: Switch, mesh: Mesh, axes: Axes, arithmetic: Arithmetic) -> Pricer:
@@ -264,27 +316,6 @@ def _priced(kind: CollectiveKind, latency: float, each: float, arithmetic: Arith
             return lambda in_bytes, out_bytes: latency + in_bytes * each
         case _:
             assert_never(kind)
-
-
-@functools.lru_cache(maxsize=1024)
-def group_in_node(mesh: Mesh, axes: Axes, node_devices: int) -> int:
-    """How many devices of a group share a node, nodes being filled in device order."""
-    inside, stride = 1, 1
-    for name, size in reversed(mesh.axes):
-        room = max(1, node_devices // stride)
-        if name in axes:
-            inside *= math.gcd(size, room)
-        stride *= size
-    return inside
-
-
-def crossing(mesh: Mesh, node_devices: int) -> Axes:
-    """The axes along which devices of several nodes stand, nodes being filled in device order.
-
-    >>> crossing(Mesh.parse("x=2, y=8"), 8), crossing(Mesh.parse("x=16"), 8), crossing(Mesh.parse("x=2, y=4"), 8)
-    (('x',), ('x',), ())
-    """
-    return tuple(name for name, size in mesh.axes if size > 1 and group_in_node(mesh, (name,), node_devices) < size)
 
 
 def measured_rate(kind: CollectiveKind, hardware: Hardware, mesh: Mesh, axes: Axes) -> Rate | None:
@@ -351,7 +382,10 @@ def assumptions(hardware: Hardware, mesh: Mesh, routes: Routes | None = None) ->
         case Torus() as torus:
             routes = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
             said = "; ".join(route.says for route in routes.values()) or "one device"
-            return f"torus: {said}; links of {torus.bytes_per_s.value:.3g} bytes/s each way"
+            said = f"torus: {said}; links of {torus.bytes_per_s.value:.3g} bytes/s each way"
+            if all(route.slices == 1 for route in routes.values()):
+                return said
+            return f"{said}; {network_speed(hardware):.3g} bytes/s out of a device to other slices, whose start no figure tells"
         case Switch() as switch:
             node = int(switch.node_devices.value)
             nodes = math.ceil(mesh.size / node)
@@ -366,82 +400,3 @@ def assumptions(hardware: Hardware, mesh: Mesh, routes: Routes | None = None) ->
             return "simulated devices share one host's cores and memory: work repeated on every device is paid every time"
         case _:
             assert_never(hardware.links)
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """One step of a ring, in which every device sends to its neighbour: seconds a byte, and latency.
-
-    `both_ways`: whether what goes down the ring takes other links than what goes up; `asynchronous`: whether devices work
-    meanwhile.
-    """
-
-    seconds_per_byte: float
-    latency: float
-    both_ways: bool
-    asynchronous: bool = True
-
-    def seconds(self, sent_bytes: float) -> float:
-        return self.latency + sent_bytes * self.seconds_per_byte
-
-
-def ring_hop(
-    hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
-) -> Hop:  # fmt: skip
-    """What one step of a ring over mesh axes takes: the links on its path alone.
-
-    >>> from shardwise.chips import hardware
-    >>> hop = ring_hop(hardware("tpu-v5e"), Mesh.parse("x=16"), ("x",))
-    >>> hop.both_ways, round(hop.seconds(45e6) * 1e6)       # 45 MB over one link of 4.5e10 bytes/s, and a hop
-    (True, 1001)
-    """
-    name = arithmetic.name
-    rate = measured_rate("collective-permute", hardware, mesh, axes)
-    if rate is not None:
-        speed = name("W", rate.bytes_per_s.value, "B/s", "out of a device, measured")
-        return Hop(1 / speed, name("hop", rate.start_seconds.value, "s", "measured"), both_ways=False)
-    match hardware.links:
-        case Torus() as torus:
-            table = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
-            link = torus.bytes_per_s.value / hardware.devices_per_chip
-            found = [table[axis] for axis in axes if mesh.axis_size(axis) > 1]
-            closes = all(closes_to_a_ring(route, link) for route in found)
-            strides = [max(1, route.hops // max(1, route.size // 2 if closes else route.size - 1)) for route in found]
-            hops = max(strides, default=1) if closes else max((route.hops for route in found), default=1)
-            latency = name("hop", torus.hop_seconds.value, "s") * hops
-            return Hop(max(strides, default=1) / name("W", link, "B/s", "a link"), latency, both_ways=closes)
-        case Switch() as switch:
-            price = _switch_pricer("collective-permute", switch, mesh, axes, arithmetic)
-            return Hop(price(2**30, 2**30) / 2**30, name("hop", switch.hop_seconds.value, "s"), both_ways=False)
-        case Memory() as memory:
-            price = _memory_pricer("collective-permute", memory, mesh)
-            return Hop((price(2**20, 2**20) - price(0, 0)) / 2**20, price(0, 0), both_ways=False)
-        case _:
-            assert_never(hardware.links)
-
-
-def folded_hop(
-    hardware: Hardware, mesh: Mesh, axis: str, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
-) -> Hop:  # fmt: skip
-    """One step of a ring over every second device of a line and back over the others: two links, and each carries one shard.
-
-    >>> from shardwise.chips import hardware
-    >>> hop = folded_hop(hardware("tpu-v5e"), Mesh.parse("x=8"), "x")
-    >>> round(hop.seconds(45e6) * 1e6)
-    1002
-    """
-    torus = hardware.links
-    assert isinstance(torus, Torus)
-    link, route = torus.bytes_per_s.value / hardware.devices_per_chip, (routes or torus_routes(torus, mesh))[axis]
-    apart = max(1, route.hops // max(1, route.size // 2 if closes_to_a_ring(route, link) else route.size - 1))
-    latency = arithmetic.name("hop", torus.hop_seconds.value, "s") * (2 * apart)
-    return Hop(apart / arithmetic.name("W", link, "B/s", "a link"), latency, both_ways=False)
-
-
-def closes_to_a_ring(route: Route, link_bytes_per_s: float) -> bool:
-    """Whether the last device of an axis is linked to its first.
-
-    One that has two links into each device and does not wrap goes through several dimensions; a tour of a grid with
-    an even side comes back to its start.
-    """
-    return route.wraps or (route.size % 2 == 0 and route.bytes_per_s >= 2 * link_bytes_per_s)

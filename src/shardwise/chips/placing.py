@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.chips import Torus, hardware
 from shardwise.chips.links import Route
@@ -14,7 +14,7 @@ from shardwise.chips.topology import Topology
 from shardwise.errors import MeshError, counted
 from shardwise.mesh import Mesh, folded
 
-# Coordinates along the topology's shape, then the core within the chip.
+# Coordinates along the topology's shape, then the core within the chip; of several slices then the slice.
 Position = tuple[int, ...]
 
 
@@ -35,6 +35,29 @@ class _Part:
     stride: int = 1
 
 
+def sliced(topology: Topology, mesh: Mesh) -> tuple[Mesh, Mesh]:
+    """A mesh over several slices as two: the slices along each axis, and what stands along it in each. The first axes cross.
+
+    >>> across, inside = sliced(Topology.parse("v5e:2x4*2"), Mesh.parse("x=4, y=4"))
+    >>> str(across), str(inside)
+    ('x=2, y=1', 'x=2, y=4')
+
+    Raises:
+        MeshError: the axes cannot be shared out so.
+    """
+    left, across = topology.slices, []
+    for name, size in mesh.axes:
+        across.append((name, math.gcd(size, left)))
+        left //= across[-1][1]
+    if left > 1:
+        raise MeshError(
+            f"mesh {mesh} does not go over the {topology.slices} slices of {topology}: give a first axis of {topology.slices}, "
+            f"or one that {topology.slices} divides"
+        )
+    inside = tuple((name, size // count) for (name, size), (_, count) in zip(mesh.axes, across, strict=True))
+    return Mesh(tuple(across)), Mesh(inside)
+
+
 @functools.lru_cache(maxsize=64)
 def mesh_order(topology: Topology, mesh: Mesh) -> tuple[Position, ...]:
     """Say for each device of a mesh, the last axis fastest, on which position of the topology it sits.
@@ -46,11 +69,14 @@ def mesh_order(topology: Topology, mesh: Mesh) -> tuple[Position, ...]:
     >>> mesh_order(Topology.parse("v5e:2x2"), Mesh.parse("x=4"))
     ((0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 0))
 
-    A smaller mesh takes a block of the torus, or the first GPUs.
+    A smaller mesh takes a block of the torus, or the first GPUs. Over several slices the first axes go from one to the next,
+    and all slices are filled alike.
 
     Raises:
-        MeshError: the mesh has more devices than the topology, or so many as no block of it has.
+        MeshError: the mesh has more devices than the topology, or so many as no block of it has, or does not fill all slices.
     """
+    if topology.slices > 1:
+        return _over_slices(topology, mesh)
     dimensions = (*topology.shape, topology.cores_per_chip)
     if topology.kind == "gpu" and mesh.size <= topology.size:
         return tuple(itertools.islice(itertools.product(*map(range, dimensions)), mesh.size))
@@ -65,6 +91,42 @@ def mesh_order(topology: Topology, mesh: Mesh) -> tuple[Position, ...]:
     shares = _whole(sizes, [_Part(d, size) for d, size in enumerate(dimensions) if size > 1]) or _split(sizes, dimensions)
     orders = [_order(parts, len(dimensions)) for parts in shares]
     return tuple(tuple(map(sum, zip(*steps, strict=True))) for steps in itertools.product(*orders))
+
+
+def _over_slices(topology: Topology, mesh: Mesh) -> tuple[Position, ...]:
+    across, inside = sliced(topology, mesh)
+    places = dict(zip(_indices(inside), mesh_order(topology.slice, inside), strict=True))
+    slices = {where: number for number, where in enumerate(_indices(across))}
+    widths = [size for _, size in inside.axes]
+    found = []
+    for index in _indices(mesh):
+        both = [divmod(at, width) for at, width in zip(index, widths, strict=True)]
+        found.append((*places[tuple(at for _, at in both)], slices[tuple(at for at, _ in both)]))
+    return tuple(found)
+
+
+def _indices(mesh: Mesh) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(size) for _, size in mesh.axes))
+
+
+def in_one_slice(positions: Sequence[Position]) -> tuple[Position, ...]:
+    """The positions of a mesh over several slices that lie in the first device's."""
+    return tuple(position[:-1] for position in positions if position[-1] == positions[0][-1])
+
+
+def is_sliced(topology: Topology, positions: Sequence[Position], mesh: Mesh) -> bool:
+    """Whether devices lie as a mesh over several slices does: its first axes cross them, and all slices are filled alike."""
+    try:
+        planned = _over_slices(topology, mesh)
+    except MeshError:
+        return False
+    numbers = dict(zip([position[-1] for position in planned], [position[-1] for position in positions], strict=False))
+    if len(set(numbers.values())) < topology.slices or any(
+        numbers[one[-1]] != other[-1] for one, other in zip(planned, positions, strict=True)
+    ):
+        return False
+    each = {tuple(p[:-1] for p in positions if p[-1] == number) for number in numbers.values()}
+    return len(each) == 1
 
 
 def _block(dimensions: Sequence[int], size: int) -> tuple[int, ...]:
@@ -174,6 +236,10 @@ def physical_routes(topology: Topology, positions: Sequence[Position], mesh: Mes
     """
     if len(positions) != mesh.size:
         raise MeshError(f"mesh {mesh} has {counted(mesh.size, 'device')}, and {counted(len(positions), 'position')} are given")
+    if topology.slices > 1:
+        across, inside = sliced(topology, mesh)
+        routes = physical_routes(topology.slice, in_one_slice(positions), inside)
+        return {name: _crossing(name, routes.get(name), across.axis_size(name)) for name, size in mesh.axes if size > 1}
     torus = hardware(topology.chip).links if topology.chip else None
     if not isinstance(torus, Torus):
         return {}
@@ -183,6 +249,13 @@ def physical_routes(topology: Topology, positions: Sequence[Position], mesh: Mes
         if size > 1:
             routes[name] = _route(name, topology, torus, positions[: stride * size : stride])
     return routes
+
+
+def _crossing(name: str, route: Route | None, slices: int) -> Route:
+    """The route of an axis that goes over so many slices, with what it has in each."""
+    if route is None:
+        return Route(1, 0.0, 0, False, f"{name} over {slices} slices", slices=slices)
+    return route if slices == 1 else replace(route, says=f"{route.says} in each of {slices} slices", slices=slices)
 
 
 def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Position]) -> Route:

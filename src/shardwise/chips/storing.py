@@ -47,6 +47,7 @@ def read(text: str) -> Hardware:
         clock_hz=figure("clock", "hz") if "clock" in table else None,
         compiler=Compiler(*(figure("compiler", key) for key in Compiler.__dataclass_fields__)) if "compiler" in table else None,
         host_bytes_per_s=figure("host", "bytes_per_s") if "host" in table else None,
+        network_bytes_per_s=figure("network", "bytes_per_s") if "network" in table else None,
         reached=reached,
         overlapped_matmul=figure("overlap", "matmul") if "overlap" in table else None,
         rates=tuple(_rate(each, name) for each in table.get("collectives", ())),
@@ -114,6 +115,8 @@ def _lines(chip: Hardware) -> Iterator[str]:
     yield from ("", "[memory]", f"bytes = {_entry(chip.memory_bytes)}", f"bytes_per_s = {_entry(chip.memory_bytes_per_s)}")
     if chip.host_bytes_per_s is not None:
         yield from ("", "[host]", f"bytes_per_s = {_entry(chip.host_bytes_per_s)}")
+    if chip.network_bytes_per_s is not None:
+        yield from ("", "[network]", f"bytes_per_s = {_entry(chip.network_bytes_per_s)}")
     yield from ("", "[links]", f"kind = {_said(next(kind for kind, links in _LINKS.items() if isinstance(chip.links, links)))}")
     yield from (f"{name} = {_entry(getattr(chip.links, name))}" for name in chip.links.__dataclass_fields__)
     if chip.clock_hz is not None:

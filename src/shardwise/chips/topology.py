@@ -1,10 +1,10 @@
-"""Topologies: so many devices of one kind and how they lie, named as the compilers name them: `v5e:2x4`, `h100:2x8`."""
+"""Topologies: so many devices of one kind and how they lie, as the compilers name them: `v5e:2x4`, `v5e:2x4*2`, `h100:2x8`."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from shardwise.chips import Switch, Torus, hardware
@@ -31,25 +31,27 @@ class _Family:
 _TPU_PODS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "v7x": 9216}
 _GPUS = ("h100", "h200", "b200")
 _MOST_HOSTS = 1024  # tried: h100:1024x8 compiles in a few seconds
+_MOST_SLICES = 64  # tried: v5e:2x2*64 compiles in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Devices of one kind in a grid: chips of a torus, or hosts of GPUs behind a switch.
+    """Devices of one kind in a grid: chips of a torus, or of several joined by a network, or hosts of GPUs behind a switch.
 
     >>> v5e = Topology.parse("v5e:2x4")
     >>> v5e.chip, v5e.shape, v5e.size
     ('tpu-v5e', (2, 4), 8)
-    >>> Topology.parse("h100:2x8").size
-    16
+    >>> Topology.parse("h100:2x8").size, Topology.parse("v5e:2x4*2").size
+    (16, 16)
 
     Attributes:
         name: the canonical name, as in `v5e:2x4`.
         chip: its name in the catalogue of hardware; None for a TPU v3, which the catalogue does not hold.
         kind: `"tpu"` or `"gpu"`.
-        shape: chips along each dimension of the torus, or (hosts, GPUs of a host).
+        shape: chips along each dimension of the torus (of one slice), or (hosts, GPUs of a host).
         cores_per_chip: devices a chip shows: 2 on TPU v3 and v7x. On v4 and v5p both cores work as one device.
         rings: for each dimension of `shape`, whether it closes to a ring.
+        slices: how many slices of that shape a network joins.
     """
 
     name: str
@@ -58,10 +60,11 @@ class Topology:
     shape: tuple[int, ...]
     cores_per_chip: int
     rings: tuple[bool, ...]
+    slices: int = 1
 
     @classmethod
     def parse(cls, text: Any) -> Topology:
-        """Read `"v5e:2x4"`, `"tpu-v5p:16x20x28"`, `"tpu7x:2x2x1"`, `"h100:8"` or `"h100:2x8"` (hosts x GPUs).
+        """Read `"v5e:2x4"`, `"v5e:2x4*2"` (slices), `"tpu7x:2x2x1"`, `"h100:8"` or `"h100:2x8"` (hosts x GPUs).
 
         Raises:
             HardwareError: the name is unknown, or the shape is missing or impossible.
@@ -75,16 +78,27 @@ class Topology:
         family = _family(name)
         if not colon or not shape.strip():
             raise HardwareError(pointed(text, len(text.rstrip()), "no shape", _shape_hint(name, family)))
+        shape, slices = _slices(text, shape, family)
         sizes = _sizes(text, shape, name, family)
         _check_sizes(text, sizes, name, family)
         shown = sizes[1:] if family.kind == "gpu" and sizes[0] == 1 else sizes
         rings = tuple(family.kind == "tpu" and size > 1 and size % family.closes_at == 0 for size in sizes)
-        return cls(f"{name}:{'x'.join(map(str, shown))}", family.chip, family.kind, sizes, family.cores, rings)
+        one = cls(f"{name}:{'x'.join(map(str, shown))}", family.chip, family.kind, sizes, family.cores, rings)
+        return one if slices == 1 else replace(one, name=f"{one.name}*{slices}", slices=slices)
+
+    @property
+    def slice(self) -> Topology:
+        """One of its slices.
+
+        >>> Topology.parse("v5e:2x4*2").slice == Topology.parse("v5e:2x4")
+        True
+        """
+        return self if self.slices == 1 else replace(self, name=self.name.rpartition("*")[0], slices=1)
 
     @property
     def chips(self) -> int:
         """The number of chips."""
-        return math.prod(self.shape)
+        return math.prod(self.shape) * self.slices
 
     @property
     def size(self) -> int:
@@ -135,6 +149,19 @@ def _family(name: str) -> _Family:
             return _Family(chip.name, "gpu", 2, side * _MOST_HOSTS, side)
         case _:
             raise AssertionError(f"{name} has neither a torus nor a switch")
+
+
+def _slices(text: str, shape: str, family: _Family) -> tuple[str, int]:
+    """A shape without the number of slices behind it, and that number."""
+    one, star, count = shape.partition("*")
+    if not star:
+        return shape, 1
+    at = text.index("*")
+    if family.kind == "gpu":
+        raise HardwareError(pointed(text, at, "slices of GPUs", "hosts x GPUs says what a network joins: h100:2x8"))
+    if not count.strip().isdecimal() or not 1 <= int(count) <= _MOST_SLICES:
+        raise HardwareError(pointed(text, at, f"{count.strip()[:20]!r} slices", f"1 to {_MOST_SLICES}, as in v5e:2x4*2"))
+    return one, int(count)
 
 
 def _sizes(text: str, shape: str, name: str, family: _Family) -> tuple[int, ...]:

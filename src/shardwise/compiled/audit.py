@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise import views
-from shardwise.chips import Hardware
+from shardwise.chips import Hardware, Switch
 from shardwise.chips.placing import Site
 from shardwise.chips.topology import Topology
 from shardwise.compiled import certify
 from shardwise.compiled.contents import Contents, chip_of
-from shardwise.compiled.facts import Argument, MemoryUse, Work
+from shardwise.compiled.facts import Argument, Collective, MemoryUse, Work
 from shardwise.compiled.findings import Finding, findings
 from shardwise.compiled.replaying.modelled import timeline
 from shardwise.compiled.replaying.work import flops_per_device, silent_kernels
@@ -20,6 +20,7 @@ from shardwise.compiled.reshapes import Reshape
 from shardwise.compiled.stepwise import Stepwise, stepwise
 from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
+from shardwise.compiled.text.slices import network_sent
 from shardwise.compiled.uneven import Uneven
 from shardwise.mesh import Mesh
 from shardwise.schedule.timeline import Timeline
@@ -139,9 +140,21 @@ def audit_text(
         CompiledTextError: the text is not that of a compiled module.
     """
     module = read(text)
-    reading = collectives(module, mesh)
-    work = Work(flops_per_device(module, reading.visits), module.devices, needed, silent_kernels(module))
+    reading = collectives(module, mesh, site)
+    found = reading.collectives
+    if hardware is not None and isinstance(hardware.links, Switch):
+        node = int(hardware.links.node_devices.value) if topology is None else topology.shape[-1]
+        found = tuple(replace(each, network_bytes=_leaving_nodes(each, node)) for each in found)
+    devices = module.devices * (1 if topology is None else topology.slices)
+    work = Work(flops_per_device(module, reading.visits), devices, needed, silent_kernels(module))
     return Audit(
-        name, target, mesh, hardware, module, reading.collectives, memory, work, reading.unread, notes, topology, site,
+        name, target, mesh, hardware, module, found, memory, work, reading.unread, notes, topology, site,
         uneven, arguments, reshapes,
     )  # fmt: skip
+
+
+def _leaving_nodes(collective: Collective, node: int) -> float:
+    """What one device sends out of its node, nodes being filled in device order."""
+    place = {device: device // node for group in collective.groups for device in group}
+    once = network_sent(collective.kind, collective.groups, collective.held_bytes, place)
+    return once * (1 if collective.trips is None else collective.trips)

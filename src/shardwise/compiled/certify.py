@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.chips import Hardware, Torus
 from shardwise.compiled.contents import Contents, chip_of
 from shardwise.compiled.facts import Collective
+from shardwise.compiled.text.slices import levels
 from shardwise.errors import AuditMismatchError, ShardwiseError, counted
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
@@ -74,7 +75,8 @@ def assert_matches(audit: Contents, plan: Any) -> None:
     for collective in audit.collectives:
         if collective.wire_bytes:
             for kind, move in _moves(collective, audit.hardware, wanted):
-                compiled[kind, collective.axes].append((move, collective))
+                for key, part in _by_level(audit, kind, collective, move):
+                    compiled[key].append((part, collective))
     faults = []
     for key in [*planned, *(key for key in compiled if key not in planned)]:
         differences = _unmatched(wanted.get(key, Counter()), [move for move, _ in compiled[key]], audit.hardware)
@@ -156,6 +158,17 @@ def _moves(
             yield "reduce-scatter", move
         else:
             yield kind, move
+
+
+def _by_level(audit: Contents, kind: str, collective: Collective, move: Move) -> Iterator[tuple[Key, Move]]:
+    """A gather over slices and within them that is made at once counts as one over the network and one within each slice."""
+    if kind == "all-gather" and collective.network_bytes and not any(":" in axis for axis in collective.axes):
+        (outer, slices), (inner, devices) = levels(audit.topology, audit.mesh, collective.axes)
+        if devices > 1:
+            yield (kind, outer), move
+            yield (kind, inner), replace(move, elements=move.elements * slices)
+            return
+    yield (kind, collective.axes), move
 
 
 def _is_tpu(hardware: Hardware | None) -> bool:

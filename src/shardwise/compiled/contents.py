@@ -41,6 +41,11 @@ class Contents:
         """What one device sends in one call."""
         return sum(collective.wire_bytes for collective in self.collectives)
 
+    @property
+    def total_network_bytes(self) -> float:
+        """What of it leaves its node, or its slice."""
+        return sum(collective.network_bytes for collective in self.collectives)
+
 
 def chip_of(held: Contents, name: str | Hardware | None) -> Hardware:
     """The hardware that is meant: the one named, or the one compiled for."""

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from shardwise.chips.links import wire_bytes
 from shardwise.compiled.text.groups import axes_of_pairs
+from shardwise.compiled.text.slices import levels
 from shardwise.errors import ShardwiseError
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
@@ -90,9 +91,35 @@ def _of_program(program: Program, task: Problem) -> Iterator[Planned]:
     states = program.states()
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         look = _Look(task, before, after, frozenset(products))
-        yield from (found for found in look.sent(step) if found.elements and found.axes)
+        sent = (found for found in look.sent(step) if found.elements and found.axes)
+        yield from (part for found in sent for part in _over_slices(found, task))
         if product_of(step) is not None:
             products.add(touched(step))
+
+
+def _over_slices(found: Planned, task: Problem) -> Iterator[Planned]:
+    """A collective over several slices as compilers make it: gathered over the network first, and summed over it last."""
+    (outer, slices), (inner, devices) = levels(task.topology, task.mesh, found.axes)
+    if slices == 1 or found.kind in ("collective-permute", "all-to-all"):
+        yield found
+        return
+    item = ITEM_BYTES[found.dtype]
+
+    def part(kind_: CollectiveKind, axes: Axes, n: int, held: int) -> Iterator[Planned]:
+        if n > 1:
+            sent = {"all-gather": held * (n - 1), "reduce-scatter": held * (n - 1) / n}.get(kind_, 2 * held * (n - 1) / n)
+            yield Planned(kind_, axes, held, found.dtype, float(sent * item))
+
+    if found.kind == "all-gather":
+        yield from part("all-gather", outer, slices, found.elements)
+        yield from part("all-gather", inner, devices, found.elements * slices)
+        return
+    yield from part("reduce-scatter", inner, devices, found.elements)
+    if found.kind == "reduce-scatter":
+        yield from part("reduce-scatter", outer, slices, found.elements // devices)
+        return
+    yield from part("all-reduce", outer, slices, found.elements // devices)
+    yield from part("all-gather", inner, devices, found.elements // devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from shardwise.layout import Axes
+from shardwise.steps import CollectiveKind
 
+PRICED_AS: dict[str, CollectiveKind] = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 MADE_BY_THE_COMPILER = "made by the compiler"
 MADE_BY_A_PLAN = "a step of the plan"
 
@@ -89,6 +91,7 @@ class Collective:
         laid: of each array of an all-reduce, the elements that each device has laid into zeros: such a sum is a gather; 0
             where it is none.
         algorithm: how it is carried out, where the text says that.
+        network_bytes: those of `wire_bytes` that leave a node of GPUs, or a slice of TPUs, over the network.
     """
 
     kind: str
@@ -115,6 +118,7 @@ class Collective:
     algorithm: Algorithm | None = None
     via: str = ""
     lines: tuple[Line, ...] = ()
+    network_bytes: float = 0.0
 
     @property
     def arrays(self) -> int:

@@ -49,7 +49,8 @@ def headline(audit: Audit) -> str:
     """
     ran = sum(collective.trips or 1 for collective in audit.collectives)
     least = "at least " if audit.unread else ""
-    sends = f"each device sends {least}{bytes_text(audit.total_wire_bytes)} a call" if ran or least else "nothing is sent"
+    slow = f", {bytes_text(audit.total_network_bytes)} of it over the network" if audit.total_network_bytes else ""
+    sends = f"each device sends {least}{bytes_text(audit.total_wire_bytes)} a call{slow}" if ran or least else "nothing is sent"
     return f"{audit.name} on {audit.target}, mesh {audit.mesh}: {least}{counted(ran, 'collective')}, {sends}"
 
 

@@ -15,12 +15,12 @@ from shardwise.pictures.flows import movement
 from shardwise.pictures.picture import Arrow, Board, Part, Picture, Sign, Strip, Table, Words
 from shardwise.pictures.placement import Placement
 from shardwise.planning.agreement import long, notes
-from shardwise.planning.explain import ranking_rows
+from shardwise.planning.explain import ranking_rows, sent_text
 from shardwise.planning.problem import routes_of
 from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.program import Program
 from shardwise.steps import Fused, Step, collectives_of, consumed, describe, moved_axes, parts, touched
-from shardwise.units import bytes_text, seconds_text
+from shardwise.units import seconds_text
 
 MOST_CARDS = 4  # devices before and after a transfer
 SMALL = 6  # rows and columns of blocks of one of many boards
@@ -63,7 +63,7 @@ def program_parts(program: Program, sizes: Mapping[str, int], priced: Candidate 
         said = ""
         if number < len(costs):  # the compiler's own program has no price step by step
             cost = costs[number]
-            said = seconds_text(cost.seconds) + (f", {bytes_text(cost.wire_bytes)} sent" if moved_axes(step) else "")
+            said = seconds_text(cost.seconds) + (f", {sent_text(cost)}" if moved_axes(step) else "")
         yield _strip(program.mesh, sizes, step, (states[number], states[number + 1]), f"{number + 1}. {describe(step)}", said)
         for part in parts(step):
             if collectives_of(part):

@@ -52,8 +52,8 @@ def held_out(task: Problem, candidate: Candidate) -> tuple[int, int] | None:
     if candidate.confirmed is not None or not candidate.program.steps:
         return None
     fused = any(isinstance(step, Fused) for step in candidate.program.steps)
-    if task.hardware.compiler is None:
-        return None
+    if task.hardware.compiler is None or (task.topology is not None and task.topology.slices > 1):
+        return None  # no case over several slices was compiled to be held out
     kinds, chips = _kinds(), chips_of(task)
     known = (kinds.get(kind_of(chip, chips, fused), [0, 0]) for chip in (task.hardware.name, ALL))
     return next(((near, count) for near, count in known if count >= FEW), None)

@@ -65,7 +65,8 @@ def _most_bytes_per_s(costs: Costs) -> float:
     match costs.hardware.links:
         case Torus() as torus:
             routes = costs.routes or torus_routes(torus, costs.mesh, costs.hardware.devices_per_chip)
-            return sum(route.bytes_per_s for route in routes.values()) * costs.hardware.devices_per_chip  # cores share
+            between = costs.hardware.network_speed() if any(route.slices > 1 for route in routes.values()) else None
+            return sum(route.bytes_per_s for route in routes.values()) * costs.hardware.devices_per_chip + (between or 0.0)
         case Switch() as switch:
             return max(switch.bytes_per_s.value, switch.node_bytes_per_s.value)
         case Memory() as memory:

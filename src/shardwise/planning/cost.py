@@ -63,6 +63,11 @@ class Estimate:
     def total_wire_bytes(self) -> float:
         return sum(self.wire_bytes.values())
 
+    @property
+    def network_bytes(self) -> float:
+        """Those that leave a node, or a slice."""
+        return sum(step.network_bytes for step in self.steps)
+
 
 def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estimate:
     """Price a program step by step; steps run one after another, once it was started.
@@ -178,7 +183,8 @@ def _priced(
             name = kind(step)
             seconds = costs.collective(name, step.axes, took, made, blocks)
             sent = wire_bytes(name, costs.mesh, step.axes, took, made)
-            return StepCost(seconds, 0.0, sent, live, seconds, seconds)
+            slow = costs.network_bytes(name, step.axes, took, made)
+            return StepCost(seconds, 0.0, sent, live, seconds, seconds, slow)
         case Automatic():
             raise AssertionError("the compiler's own has no price before it is compiled")
         case _:

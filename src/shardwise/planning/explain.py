@@ -8,6 +8,7 @@ from shardwise.chips.links import assumptions
 from shardwise.errors import counted, one_line
 from shardwise.planning.agreement import CLOSE, held_out, long, notes, short
 from shardwise.planning.cost import Estimate
+from shardwise.planning.prices import StepCost
 from shardwise.planning.problem import Problem, routes_of
 from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.program import Program
@@ -175,9 +176,15 @@ def steps_text(candidate: Candidate) -> list[str]:
     for step, cost, before, after in zip(program.steps, candidate.estimate.steps, states, states[1:], strict=False):
         left = " · ".join(f"{name}{before[name]}" for name in consumed(step))
         right = f"{touched(step)}{after[touched(step)]}"
-        wire = f", {bytes_text(cost.wire_bytes)} sent" if moved_axes(step) else ""
+        wire = f", {sent_text(cost)}" if moved_axes(step) else ""
         lines.append(f"  {seconds_text(cost.seconds):>8}  {left} -> {right}   {_words(describe(step))}{wire}")
     return lines
+
+
+def sent_text(cost: StepCost) -> str:
+    """What a device sends in a step: `58.7 MB sent`, and what of it leaves its node or slice."""
+    slow = f", {bytes_text(cost.network_bytes)} of it over the network" if cost.network_bytes else ""
+    return f"{bytes_text(cost.wire_bytes)} sent{slow}"
 
 
 def _words(text: str) -> str:
@@ -212,6 +219,7 @@ def facts(ranked: Ranking) -> dict[str, Any]:
                 "flops": candidate.estimate.flops,
                 "redundancy": candidate.estimate.redundancy,
                 "wire_bytes": {f"{kind} {','.join(axes)}": n for (kind, axes), n in candidate.estimate.wire_bytes.items()},
+                "network_bytes": candidate.estimate.network_bytes,
                 "peak_memory_bytes": candidate.estimate.peak_memory_bytes,
             }
             for candidate in ranked

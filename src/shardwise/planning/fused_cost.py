@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from shardwise.chips import Memory
+from shardwise.chips.links import sharing
 from shardwise.layout import Layout
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
 from shardwise.schedule.events import Events, Send
@@ -15,7 +16,7 @@ from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatt
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
 from shardwise.schedule.strands import is_one_product
-from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum, Way
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum, Way, moved_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mappi
     ring = priced(step, costs, sizes, before)
     found = ring.played()
     exposed = min(found.exposed_seconds, ring.moving)
-    return StepCost(found.seconds, ring.flops, ring.wire_bytes, live + ring.held_bytes, ring.moving, exposed)
+    slow = ring.wire_bytes if sharing(costs.hardware, costs.mesh, moved_axes(step), costs.routes)[1] > 1 else 0.0
+    return StepCost(found.seconds, ring.flops, ring.wire_bytes, live + ring.held_bytes, ring.moving, exposed, slow)
 
 
 def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> Priced:

@@ -9,18 +9,9 @@ from typing import Literal, NamedTuple
 
 from shardwise.chips import Compiler, Hardware, Memory, Torus
 from shardwise.chips.algorithms import Ground, is_asynchronous, is_foldable, is_summed, used_routes
-from shardwise.chips.links import (
-    FLOATS,
-    Arithmetic,
-    Hop,
-    Pricer,
-    Routes,
-    folded_hop,
-    memory_seconds,
-    pricer,
-    ring_hop,
-    torus_routes,
-)
+from shardwise.chips.hops import Hop, folded_hop, ring_hop
+from shardwise.chips.links import FLOATS, Arithmetic, Pricer, Routes, memory_seconds, pricer, sharing, torus_routes
+from shardwise.chips.network import network_bytes
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.steps import CollectiveKind, Way
@@ -53,7 +44,8 @@ SUMMED = {  # why a collective is priced as an all-reduce
 class StepCost:
     """One step of a program: its modelled seconds, and what it computes, sends and holds on each device.
 
-    `transfer_seconds` is how long data moves, `exposed_seconds` what of it no product hides.
+    `transfer_seconds` is how long data moves, `exposed_seconds` what of it no product hides; `network_bytes` are those of
+    `wire_bytes` that leave a node, or a slice.
     """
 
     seconds: float
@@ -62,6 +54,7 @@ class StepCost:
     live_bytes: float = 0.0
     transfer_seconds: float = 0.0
     exposed_seconds: float = 0.0
+    network_bytes: float = 0.0
 
 
 Tiles = Literal["whole", "one", "loose", "part", "narrow", "odd"]
@@ -205,6 +198,11 @@ class Costs:
         if blocks.tiles == "odd" or self.is_summed("all-gather", axes, out_bytes, blocks):
             return 0.0
         return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
+
+    def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
+        """Of what one device sends in a collective, the bytes that leave its node, or its slice."""
+        inside, outside = sharing(self.hardware, self.mesh, axes, self.routes)
+        return network_bytes(kind, inside, outside, in_bytes, out_bytes) if outside > 1 else 0.0
 
     @property
     def cover(self) -> float:

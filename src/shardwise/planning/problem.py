@@ -10,7 +10,8 @@ from typing import Any
 
 from shardwise.chips import Hardware, hardware
 from shardwise.chips.links import Routes
-from shardwise.chips.placing import Position, Site, mesh_order, physical_routes
+from shardwise.chips.network import network_speed
+from shardwise.chips.placing import Position, Site, mesh_order, physical_routes, sliced
 from shardwise.chips.topology import Topology
 from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean, one_line, quoted
 from shardwise.layout import check_mapping, checked_size
@@ -126,6 +127,9 @@ def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topo
             raise HardwareError(f"{topology} is not in the catalogue of hardware: programs can be rehearsed on it, not planned")
         if mesh.size > topology.size:
             raise MeshError(f"mesh {mesh} needs {mesh.size} devices, and {topology} has {topology.size}")
+        if topology.slices > 1:
+            sliced(topology, mesh)
+            network_speed(hardware(topology.chip))
         return hardware(topology.chip), topology
     return hardware.here() if name is None else hardware(name), None
 

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
 from shardwise.chips import Hardware, Torus, hardware
-from shardwise.chips.placing import Position, Site, mesh_order
+from shardwise.chips.placing import Position, Site, is_sliced, mesh_order
 from shardwise.chips.topology import Topology
 from shardwise.distributed.jobs import job
 from shardwise.distributed.patience import set_patience
@@ -75,7 +76,7 @@ def own_part(n: int) -> int:
 def make_mesh(
     axes: Any, *, devices: Sequence[jax.Device] | None = None, axis_types: Iterable[AxisType] | AxisType | None = None
 ) -> jax.sharding.Mesh:
-    """Make a JAX mesh from `"x=4, y=2"` or `{"x": 4, "y": 2}`.
+    """Make a JAX mesh from `"x=4, y=2"` or `{"x": 4, "y": 2}`. Over several slices of TPUs the first axes go across.
 
     >>> dict(make_mesh("x=4, y=2").shape)
     {'x': 4, 'y': 2}
@@ -102,6 +103,11 @@ def make_mesh(
     if devices is not None and len(chosen) > grid.size:
         raise DeviceError(f"mesh {grid} needs {grid.size} devices, and {len(chosen)} are given: give exactly as many")
     shape = tuple(size for _, size in grid.axes)
+    topology = torus_of(chosen) if devices is None and len(chosen) == grid.size else None
+    if topology is not None and topology.slices > 1:
+        standing = {place: device for device, place in _positions(chosen, topology).items()}
+        ordered = np.array([standing[place] for place in mesh_order(topology, grid)], dtype=object).reshape(shape)
+        return jax.sharding.Mesh(ordered, grid.names, axis_types=types or (AxisType.Explicit,) * len(shape))
     # On simulated devices, and for devices given in order, mesh order is device order.
     listed = chosen[: grid.size] if devices is not None or chosen[0].platform == "cpu" or len(chosen) > grid.size else None
     return jax.make_mesh(shape, grid.names, axis_types=types, devices=listed)
@@ -255,8 +261,11 @@ def hardware_of(mesh: AnyMesh) -> Hardware | Site:
     topology = torus_of(all_devices)
     if topology is None:
         return chip_of_kind(first.device_kind)
-    origin = [min(side) for side in zip(*(device.coords for device in all_devices), strict=True)]
-    return Site(topology, tuple(position_of(device, topology, origin) for device in mesh.devices.flat))
+    at = _positions(all_devices, topology)
+    positions = tuple(at[device] for device in mesh.devices.flat)
+    if topology.slices > 1 and not is_sliced(topology, positions, Mesh.parse(mesh)):
+        return chip_of_kind(first.device_kind)
+    return Site(topology, positions)
 
 
 def chip_of_kind(kind: str) -> Hardware:
@@ -286,26 +295,45 @@ def hardware_along(mesh: AnyMesh, part: Mesh) -> Hardware | Site:
 def torus_of(devices: Sequence[Any]) -> Topology | None:
     """The slice that all devices of a client are, by their coordinates; None where they are no TPUs of one slice.
 
-    Of a multislice only what stands in one slice has coordinates of its own, and no figure tells the links between.
+    Of several slices of one shape all together, where a figure tells the network between them.
     """
     first = devices[0]
-    if first.platform != "tpu" or len({getattr(device, "slice_index", None) for device in devices}) > 1:
+    if first.platform != "tpu":
         return None
+    slices = len({_slice_of(device) for device in devices})
     chip = hardware.for_device_kind(first.device_kind)
     if not isinstance(chip.links, Torus):
         return None
-    sides = [max(side) - min(side) + 1 for side in zip(*(device.coords for device in devices), strict=True)]
+    if slices > 1 and chip.network_bytes_per_s is None:
+        return None
+    here = [device for device in devices if _slice_of(device) == _slice_of(first)]
+    sides = [max(side) - min(side) + 1 for side in zip(*(device.coords for device in here), strict=True)]
     sides = sides[: int(chip.links.dimensions.value)]
     try:
-        topology = Topology.parse(f"{chip.name}:{'x'.join(map(str, sides))}")
+        topology = Topology.parse(f"{chip.name}:{'x'.join(map(str, sides))}{f'*{slices}' if slices > 1 else ''}")
     except HardwareError:
         return None  # no slice that is sold: part of one, or of a shape that is not known
     return topology if topology.size == len(devices) else None
 
 
 def position_of(device: Any, topology: Topology, origin: Sequence[int] = (0, 0, 0)) -> Position:
-    """Where a TPU device stands on its slice, whose first chip has the coordinates `origin`."""
-    return (*map(operator.sub, device.coords[: len(topology.shape)], origin), device.core_on_chip)
+    """Where a TPU device stands on its slice, whose first chip has the coordinates `origin`; of several, on which."""
+    place = (*map(operator.sub, device.coords[: len(topology.shape)], origin), device.core_on_chip)
+    return place if topology.slices == 1 else (*place, _slice_of(device))
+
+
+def _positions(devices: Sequence[Any], topology: Topology) -> dict[Any, Position]:
+    """Where each of all devices of a client stands; the first chip of a slice may have any coordinates."""
+    found: dict[Any, Position] = {}
+    for number in sorted({_slice_of(device) for device in devices}):
+        here = [device for device in devices if _slice_of(device) == number]
+        origin = [min(side) for side in zip(*(device.coords for device in here), strict=True)]
+        found |= {device: position_of(device, topology, origin) for device in here}
+    return found
+
+
+def _slice_of(device: Any) -> int:
+    return getattr(device, "slice_index", 0)
 
 
 def is_host(mesh: AnyMesh) -> bool:

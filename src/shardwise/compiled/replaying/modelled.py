@@ -113,8 +113,7 @@ def _notes(
     hardware, mesh = cores.hardware, cores.mesh
     where = assumptions(hardware, mesh)
     if routes and isinstance(hardware.links, Torus):
-        said = "; ".join(route.says for route in routes.values())
-        where = f"torus: {said}; links of {hardware.links.bytes_per_s.value:.3g} bytes/s each way"
+        where = assumptions(hardware, mesh, routes)
     clock = f"cycles at {cores.clock_hz / 1e9:g} GHz" if cores.clock_hz else "no clock is known, a roofline for every kernel"
     memory = f"main memory {cores.hardware.memory_speed(mesh):.3g} bytes/s"
     notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]

@@ -11,9 +11,12 @@ from typing import assert_never
 import numpy as np
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
-from shardwise.chips.links import COLLECTIVES, Pricer, Route, closes_to_a_ring, pricer, ring_hop, ringed, torus_routes
-from shardwise.chips.placing import Site
-from shardwise.compiled.facts import Algorithm, Collective
+from shardwise.chips.hops import closes_to_a_ring, ring_hop
+from shardwise.chips.links import COLLECTIVES, Pricer, Route, pricer, ringed, torus_routes
+from shardwise.chips.network import network_speed
+from shardwise.chips.placing import Site, in_one_slice, physical_routes, sliced
+from shardwise.compiled.facts import PRICED_AS, Algorithm, Collective
+from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
@@ -21,7 +24,6 @@ Groups = tuple[tuple[int, ...], ...]
 Loads = tuple[list[tuple[int, int]], list[int]]
 
 _PART = re.compile(r"(\w+):\((\d+)\)(\d+)$")
-_ALIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 SHARED, NVLINK, NETWORK = "shared memory", "nvlink out", "network out"
 
 
@@ -43,6 +45,11 @@ def traffic(
         routes: the physical routes of the mesh's axes, where they are known; else those of `torus_routes`.
         site: on which chip each device sits, where that is known; a permutation is then followed link by link.
     """
+    if collective.network_bytes and isinstance(hardware.links, Torus):
+        sent = collective.network_bytes / max(collective.trips or 1, 1)
+        return Traffic((NETWORK,), sent / network_speed(hardware))
+    if site is not None and site.topology.slices > 1:
+        collective, mesh, routes, site = _in_one_slice(collective, mesh, site)
     axes, assumed = collective.axes, ""
     if collective.kind == "collective-permute" and collective.wire_bytes == 0:
         return Traffic((), 0.0)
@@ -64,10 +71,22 @@ def traffic(
     algorithm = collective.algorithm or Algorithm("")
     if not algorithm.known:
         assumed = assumed or f"the algorithm {algorithm.name} is not known: taken as one over all links of its axes"
-    kind = "all-gather" if algorithm.whole else _ALIKE.get(collective.kind, collective.kind)
+    kind = "all-gather" if algorithm.whole else PRICED_AS.get(collective.kind, collective.kind)
     in_bytes, out_bytes = _sizes(collective, kind)
     price, times = _pricer(kind, hardware, mesh, axes, routes, algorithm)
     return Traffic(lanes, price(in_bytes * times, out_bytes * times), assumed)
+
+
+def _in_one_slice(collective: Collective, mesh: Mesh, site: Site) -> tuple[Collective, Mesh, dict[str, Route], Site]:
+    """A collective inside of slices as that of the first alone, on the part of the mesh that stands there."""
+    _, inside = sliced(site.topology, mesh)
+    places = in_one_slice(site.positions)
+    here = [device for device, place in enumerate(site.positions) if place[-1] == site.positions[0][-1]]
+    number = {device: partition for partition, device in enumerate(here)}
+    groups = tuple(tuple(number[device] for device in group) for group in collective.groups if group[0] in number)
+    axes = axes_of_pairs(groups, inside) if collective.kind == "collective-permute" else axes_of_groups(groups, inside)  # type: ignore[arg-type]
+    one = Site(site.topology.slice, places)
+    return replace(collective, groups=groups, axes=axes or ()), inside, physical_routes(one.topology, places, inside), one
 
 
 def remote_traffic(sent_bytes: float, hardware: Hardware, mesh: Mesh, routes: Mapping[str, Route] | None = None) -> Traffic:

@@ -207,12 +207,13 @@ def _tpu_options(topology: Topology) -> dict[str, Any]:
         raise MissingExtraError(
             f'{topology}: the TPU compiler is not installed: pip install "shardwise[tpu]" (Linux; no TPU is needed)'
         )
-    name, shape = topology.name.split(":")
+    name, shape = topology.slice.name.split(":")
     options: dict[str, Any] = {
         "platform": "tpu",
         "topology_name": f"{'tpu7x' if name == 'v7x' else name}:{shape}",
         # By default hosts of 2x2 chips: a smaller topology needs smaller ones.
         "chips_per_host_bounds": (*(min(2, size) for size in topology.shape[:2]), 1),
+        "num_slices": topology.slices,
     }
     if name == "v4":  # both cores work as one device, as they do where JAX runs on them
         options["chip_config_name"] = "megacore"

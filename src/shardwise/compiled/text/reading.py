@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.chips.placing import Site
 from shardwise.compiled.facts import MADE_BY_A_PLAN, MADE_BY_THE_COMPILER, Collective, Line
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.flow import Flow, carries_on
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.text.laying import laid, unpacked
+from shardwise.compiled.text.slices import Crossing, Numbering, crosses, crossing, network_sent, numbering
 from shardwise.compiled.text.sources import Sources, is_planners, metadata
 from shardwise.compiled.text.stated import algorithm, communicates, stated_cost
 from shardwise.compiled.text.uses import Graph, keeps_its_part
@@ -31,7 +33,7 @@ class Reading:
     visits: tuple[Visit, ...]
 
 
-def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
+def collectives(module: Module, mesh: Mesh | None = None, site: Site | None = None) -> Reading:
     """Find every collective that the module's entry reaches.
 
     Wire bytes are what one device sends, of B bytes that it holds and n devices of a group: all-gather B (n-1),
@@ -46,10 +48,15 @@ def collectives(module: Module, mesh: Mesh | None = None) -> Reading:
     ... }''')
     >>> [(c.kind, c.axes, c.wire_bytes) for c in collectives(module, Mesh.parse("x=2")).collectives]
     [('all-gather', ('x',), 16.0)]
+
+    Args:
+        site: where the mesh's devices stand, of a mesh over several slices: the module is then that of one of them.
     """
-    reader = _Reader(module, mesh if mesh is not None and mesh.size == module.devices else None)
+    numbers = numbering(site) if site is not None and site.topology.slices > 1 else None
+    devices = module.devices * (1 if numbers is None else len(numbers.partitions))
+    reader = _Reader(module, mesh if mesh is not None and mesh.size == devices else None, numbers)
     if mesh is not None and reader.mesh is None:
-        why = f"the mesh {mesh} has {mesh.size} devices and the module {module.devices}: no axes are named"
+        why = f"the mesh {mesh} has {mesh.size} devices and the module {devices}: no axes are named"
         reader.unread.append(Unread(1, module.name, why))
     walked = tuple(visits(module, reader.survey, reader.unread))
     found = [collective for visit in walked for collective in reader.of(visit)]
@@ -77,9 +84,10 @@ class _Site:
 
 
 class _Reader:
-    def __init__(self, module: Module, mesh: Mesh | None) -> None:
+    def __init__(self, module: Module, mesh: Mesh | None, numbers: Numbering | None = None) -> None:
         self.module = module
         self.mesh = mesh
+        self.numbers = numbers
         self.survey: Survey = survey(module)
         self.graph = Graph(module, self.survey)
         self.sources = Sources(module)
@@ -88,6 +96,9 @@ class _Reader:
     def of(self, visit: Visit) -> Iterator[Collective]:
         """The collectives of one computation of the schedule."""
         for instruction in visit.computation.instructions:
+            if crosses(instruction) and (across := crossing(instruction, visit.computation)) is not None:
+                yield self._crossing(instruction, across, visit)
+                continue
             for home, found in self._held(visit.computation, instruction):
                 yield self._collective(_Site(found, home, instruction, self.graph.flow(visit.computation.name), visit))
 
@@ -107,6 +118,8 @@ class _Reader:
         opcode = instruction.opcode
         if opcode in POINT_TO_POINT and "is_host_transfer=true" not in instruction.attributes:
             self._cannot(instruction, "a point-to-point transfer, which is not counted as a collective")
+        elif crosses(instruction):
+            self._cannot(instruction, "a transfer between slices whose kind, devices or end cannot be read")
         elif communicates(instruction):
             cost = stated_cost(instruction)
             sent = f"to whom it sends {cost.remote_bytes:.0f} bytes" if cost and cost.remote_bytes else "what it sends"
@@ -172,6 +185,51 @@ class _Reader:
         )
         return replace(found, sliced=keeps_its_part(self.graph, found)) if kind == "all-reduce" else found
 
+    def _crossing(self, instruction: Instruction, across: Crossing, visit: Visit) -> Collective:
+        """A collective between slices: it begins where the module hands its array to the host."""
+        flow, kind, trips = self.graph.flow(visit.computation.name), across.kind, visit.trips
+        groups = across.groups if self.numbers is None else self.numbers.named(across.groups)
+        axes: Axes | None = ()
+        if groups is not None and self.mesh is not None and self.numbers is not None:
+            axes = (axes_of_pairs if kind == "collective-permute" else axes_of_groups)(groups, self.mesh)  # type: ignore[arg-type]
+        if groups is None or axes is None:
+            self._cannot(instruction, f"its groups follow no axes of the mesh: {str(across.groups)[:80]}")
+        groups = groups or across.groups
+        size = max(map(len, groups))
+        takes = self._arrays(instruction, [_shape_of(visit.computation, name) for name in instruction.operands[:1]])
+        gives = self._arrays(across.received, [across.received.shape]) or takes
+        held = float(sum(array.bytes for array in takes))
+        sent, runs = _wire_bytes(kind, size, held, groups), 1 if trips is None else trips
+        slow = network_sent(kind, groups, held, {} if self.numbers is None else self.numbers.slice_of)
+        starts, closing = flow.places[instruction.name], flow.places[across.received.name]
+        here = _Site(instruction, visit.computation, instruction, flow, visit)
+        line, op_name, inferred = self._source(here, instruction, across.received)
+        largest = max(gives, key=lambda array: array.bytes, default=shapes.Array("?", (), 0))
+        return Collective(
+            kind=kind,
+            axes=axes or (),
+            wire_bytes=sent * runs,
+            dtype=largest.dtype,
+            shape=largest.dims,
+            group_size=size,
+            source=line.place,
+            op_name=op_name,
+            trips=trips,
+            asynchronous=True,
+            hidden_by=flow.products_between(starts, closing) if self.module.scheduled else (),
+            held_bytes=held,
+            name=instruction.name,
+            computation=flow.computation.name,
+            end=across.received.name,
+            groups=groups,
+            operands=tuple(instruction.operands[:1]),
+            held=tuple((array.dtype, array.elements) for array in takes),
+            inferred=inferred,
+            via=line.via,
+            lines=(line,),
+            network_bytes=slow * runs,
+        )
+
     def _groups(self, kind: str, instruction: Instruction) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
         """The groups or pairs, the axes they follow, and how many devices take part together."""
         permutes = kind == "collective-permute"
@@ -182,6 +240,8 @@ class _Reader:
         if groups is None:
             self._cannot(instruction, f"its groups cannot be read: {text[:80]}")
             return (), (), self.module.devices
+        if self.numbers is not None:
+            groups = self.numbers.everywhere(groups)
         axes: Axes | None = ()
         if self.mesh is not None:
             axes = axes_of_pairs(groups, self.mesh) if permutes else axes_of_groups(groups, self.mesh)  # type: ignore[arg-type]
