@@ -111,7 +111,8 @@ def rehearse(
         function: jitted or plain. While it is traced the axes of the mesh are in force (`jax.sharding.use_abstract_mesh`);
             one that holds on to another mesh of as many devices is traced there and moved.
         args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`; layouts and memory kinds are kept, on the new mesh.
-        on: a TPU slice as `"v5e:2x4"`, `"v5p:4x4x4"`, `"v7x:2x2x1"`, or GPUs as `"h100:8"`, `"h100:2x8"` (hosts x GPUs).
+        on: a TPU slice as `"v5e:2x4"`, `"v5p:4x4x4"`, two of them as `"v5e:2x4*2"`, or GPUs as `"h100:8"`, `"h100:2x8"`
+            (hosts x GPUs).
         mesh: `"x=4, y=2"`; by default the axes of the mesh that the arguments lie on, or one axis x over all devices.
         compiler_options: for the compiler, by name, as `{"xla_tpu_scoped_vmem_limit_kib": 98304}`; `shardwise flags` lists
             some.
