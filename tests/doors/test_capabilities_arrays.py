@@ -267,7 +267,8 @@ SUMMED = Einsum(("A",), "S", ("I",))
     ids=["all-gather", "all-reduce", "reduce-scatter", "all-to-all"],
 )
 def test_C1_to_C4_each_is_one_collective(equation, steps, hardware):
-    sizes = dict.fromkeys(sw.parse(equation).dims, 4)
+    size = 512 if hardware.startswith("tpu") else 4  # a few kilobytes are gathered and cut sooner, as TPU compilers do it
+    sizes = dict.fromkeys(sw.parse(equation).dims, size)
     plan = sw.plan(equation, sizes=sizes, mesh="x=4", hardware=hardware, dtype="float32")
 
     assert plan.best.program.steps == steps
