@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from shardwise.runtime import files
 from shardwise.runtime.formats import Box, box_of, new_safetensors, reserve, slices
 from shardwise.runtime.padding import true_shape
 from shardwise.runtime.sums import Sums, drop_sums, sum_of, write_sums
+from shardwise.runtime.zarr_arrays import is_zarr, new_zarr, require_tensorstore, zarr_to_fill
 
 ENDING = ".shardwise-part"
 
@@ -41,7 +43,9 @@ class Saved:
 
 
 def save(array: Any, path: str | Path) -> Saved:
-    """Write an array to an .npy or .safetensors file, and its checksums beside it; every process that holds a part calls it.
+    """Write an array to an .npy or .safetensors file, or a folder of Zarr, and its checksums beside it.
+
+    Every process that holds a part calls it.
 
     Each part is written by one of the processes that hold it, straight from its device's memory. The file takes its place at
     the end, once every process has written: a failure leaves no half-written file, and an older one as it was. After a
@@ -57,12 +61,14 @@ def save(array: Any, path: str | Path) -> Saved:
 
     Args:
         array: a JAX array; zeros of padding are left off.
-        path: `"a.npy"`, `"a.safetensors"` or `"a.safetensors:name"`; in all processes the same, on a file system that all see.
+        path: `"a.npy"`, `"a.safetensors"`, `"a.safetensors:name"` or `"a.zarr"`, whose chunks are the shards; in all processes
+            the same, on a file system that all see.
 
     Raises:
         FileError: a process cannot write, the disk is full, or the format cannot hold the dtype; in all processes.
         DistributedError: the processes save different arrays, or one does not come.
         ArrayError: the array is partial sums.
+        MissingExtraError: Zarr is written with tensorstore, which is not installed.
     """
     import jax
 
@@ -70,7 +76,10 @@ def save(array: Any, path: str | Path) -> Saved:
         raise ArrayError(f"a {type(array).__name__} is no JAX array: place it with sw.put, or save it with np.save")
     if getattr(getattr(array.sharding, "spec", None), "unreduced", None):
         raise ArrayError("the array is partial sums, of which no file can hold all: move it first, with sw.reshard")
-    what = _Save(os.fsdecode(path), tuple(true_shape(array)), np.dtype(array.dtype))
+    if Path(os.fsdecode(path)).suffix.lower() == ".zarr":
+        require_tensorstore("writing")
+    chunk = array.sharding.shard_shape(array.shape)
+    what = _Save(os.fsdecode(path), tuple(true_shape(array)), np.dtype(array.dtype), chunk)
     processes = tuple(sorted({device.process_index for device in array.sharding.device_set}))
     telling.now_doing(f"saving {what.name}")
     _stage(what, processes, json.dumps({"path": what.name, "shape": str(what.shape), "dtype": what.dtype.name}), compared)
@@ -89,6 +98,11 @@ class _Save:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype
+    chunk: tuple[int, ...]
+
+    @property
+    def is_zarr(self) -> bool:
+        return self.target.suffix.lower() == ".zarr"
 
     @property
     def target(self) -> Path:
@@ -101,12 +115,12 @@ class _Save:
     @property
     def array(self) -> str | None:
         """The name that the array has in the file; .npy has none."""
-        return None if self.target.suffix.lower() == ".npy" else self.member or self.target.stem
+        return None if self.target.suffix.lower() in (".npy", ".zarr") else self.member or self.target.stem
 
     @property
     def beside(self) -> Path:
         """The file that is filled; the same for every save of an array like this one to that target."""
-        same = digest(f"{self.shape} {self.dtype.name} {self.member}")
+        same = digest(f"{self.shape} {self.dtype.name} {self.member} {self.chunk if self.is_zarr else ''}")
         return self.target.with_name(f".{self.target.name}.{same}{ENDING}")
 
     def note(self, process: int) -> Path:
@@ -139,14 +153,24 @@ def _error(act: Callable[[], object]) -> str:
 
 def _begin(what: _Save) -> None:
     """Have the file that is filled, with its room on the disk."""
-    files.check_target(what.name, what.shape, what.dtype)
-    if writing.streams(what.target):
-        raise FileError(f"{one_line(what.name)}: a pipe or a device takes no parts: name a file")
+    if what.is_zarr:
+        if what.member is not None:
+            raise FileError(f"{one_line(what.name)}: one array is written to a folder of Zarr: name the folder alone")
+        if what.target.exists() and not is_zarr(what.target):
+            raise FileError(f"{one_line(what.name)}: this is there, and no folder of Zarr: name another")
+        files.check_room(what.name, what.note(0), math.prod(what.shape) * what.dtype.itemsize)
+    else:
+        files.check_target(what.name, what.shape, what.dtype)
+        if writing.streams(what.target):
+            raise FileError(f"{one_line(what.name)}: a pipe or a device takes no parts: name a file")
     if what.beside.exists():
         with contextlib.suppress(OSError, ValueError):
-            if _values(what).nbytes == math.prod(what.shape) * what.dtype.itemsize:
+            if what.is_zarr or _values(what).nbytes == math.prod(what.shape) * what.dtype.itemsize:
                 return  # of a save that was interrupted
     _sweep(what)
+    if what.is_zarr:
+        new_zarr(what.beside, what.shape, what.dtype, what.chunk)
+        return
     if what.target.suffix.lower() == ".npy":
         values = np.lib.format.open_memmap(what.beside, mode="w+", dtype=what.dtype, shape=what.shape)
     else:
@@ -159,8 +183,10 @@ def _begin(what: _Save) -> None:
         raise
 
 
-def _values(what: _Save) -> np.ndarray:
-    """The file that is filled, as a map."""
+def _values(what: _Save) -> Any:
+    """The file that is filled, as a map; or the folder of Zarr."""
+    if what.is_zarr:
+        return zarr_to_fill(what.beside)
     if what.target.suffix.lower() == ".npy":
         return np.lib.format.open_memmap(what.beside, mode="r+")
     with what.beside.open("rb") as file:
@@ -174,21 +200,29 @@ def _write_own(what: _Save, array: Any, process: int) -> Saved:
         raise FileError(f"{one_line(what.name)}: this process does not see the file that process 0 has begun: save to a file "
                         "system that all processes share")  # fmt: skip
     values = _values(what)
-    assert isinstance(values, np.memmap)
     before = _noted(what)
     sums: dict[Box, int] = {}
     found = 0
     for box, part in _own(array, what.shape):
         crc = sum_of(part)
         place = values[*slices(box), ...]
-        if before.get(box) == crc and sum_of(np.asarray(place)) == crc:
+        if before.get(box) == crc and _holds(place, crc):
             found += 1
         else:
             place[...] = part
-            values.flush()  # what is noted is on the disk
+            if isinstance(values, np.memmap):
+                values.flush()  # what is noted is on the disk
         sums[box] = crc
         writing.write(what.note(process), json.dumps([[box, crc] for box, crc in sums.items()]))
     return Saved(what.name, len(sums) - found, found)
+
+
+def _holds(place: Any, crc: int) -> bool:
+    """Whether a part on the disk has a checksum; one whose chunk is damaged has none."""
+    try:
+        return sum_of(np.asarray(place)) == crc
+    except ValueError:
+        return False
 
 
 def _own(array: Any, shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
@@ -217,18 +251,34 @@ def _finish(what: _Save, processes: tuple[int, ...]) -> None:
     with contextlib.suppress(OSError):
         os.chmod(what.beside, stat.S_IMODE(os.stat(what.target).st_mode))
     drop_sums(what.target)
-    with open(what.beside, "r+b") as file:
-        os.fsync(file.fileno())
-    os.replace(what.beside, what.target)
+    if what.is_zarr:
+        _replace_folder(what)
+    else:
+        with open(what.beside, "r+b") as file:
+            os.fsync(file.fileno())
+        os.replace(what.beside, what.target)
     write_sums(what.target, Sums(what.array, what.shape, what.dtype.name, parts))
     _sweep(what)
+
+
+def _replace_folder(what: _Save) -> None:
+    """Put a folder in the place of an older one, which is moved away first, and back where that fails."""
+    older = what.beside.with_name(f"{what.beside.name}.older")
+    if what.target.exists():
+        os.replace(what.target, older)
+    try:
+        os.replace(what.beside, what.target)
+    except OSError:
+        if older.exists():
+            os.replace(older, what.target)
+        raise
 
 
 def _sweep(what: _Save) -> None:
     """Remove what saves to this target have left beside it."""
     for path in what.target.parent.glob(f".{_escaped(what.target.name)}.*{ENDING}*"):
         with contextlib.suppress(OSError):
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _escaped(name: str) -> str:

@@ -139,7 +139,7 @@ def save(
     with _naming(name):
         target, member = split(name)
         _check_form(target, member, dtype)
-    _check_room(name, target, math.prod(shape) * dtype.itemsize)
+    check_room(name, target, math.prod(shape) * dtype.itemsize)
     with writing.replacing(target) as beside, _naming(name):
         if target.suffix.lower() == ".npy":
             values = np.lib.format.open_memmap(beside, mode="w+", dtype=dtype, shape=shape)
@@ -162,7 +162,7 @@ def check_target(path: str | os.PathLike[str], shape: Sequence[int], dtype: DTyp
     with _naming(name):
         target, member = split(name)
         _check_form(target, member, dtype)
-    _check_room(name, target, math.prod(shape) * dtype.itemsize)
+    check_room(name, target, math.prod(shape) * dtype.itemsize)
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
@@ -258,7 +258,7 @@ def _check_form(target: Path, member: str | None, dtype: np.dtype) -> None:
         raise FileError(f"the format of .safetensors has no name for {dtype.name}; convert to float32 first")
 
 
-def _check_room(name: str, target: Path, need_bytes: int) -> None:
+def check_room(name: str, target: Path, need_bytes: int) -> None:
     writing.check(target)
     passed_on = writing.streams(target)  # from a temporary file
     free_bytes = shutil.disk_usage(tempfile.gettempdir() if passed_on else target.resolve().parent).free
