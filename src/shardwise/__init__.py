@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
     from shardwise.functions.diagnosing import doctor
     from shardwise.functions.diagnosis import Diagnosis
+    from shardwise.functions.overlapped import Overlapped
+    from shardwise.functions.overlapping import overlap, overlapped
     from shardwise.layout import Layout
     from shardwise.measure.calibrating import calibrate
     from shardwise.measure.comparing import compare

@@ -8,21 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType
 
 from shardwise.chips import Hardware
-from shardwise.chips.topology import Topology
 from shardwise.compiled.compiling import name_of
 from shardwise.compiled.findings import layouts_not_had
-from shardwise.compiled.targets.abstract_arguments import written_mesh
 from shardwise.compiled.targets.lowering import Lowering, lower_on
-from shardwise.compiled.targets.unattached import target_mesh
 from shardwise.compiled.uneven import uneven_constraints
-from shardwise.errors import CompileError, MeshError
+from shardwise.errors import CompileError
 from shardwise.functions.causes import Cause, cause_of
 from shardwise.functions.diagnosis import Diagnosis, Place
 from shardwise.functions.explicit import stop_of, whole_tracebacks
 from shardwise.functions.holding import held_whole
+from shardwise.functions.meant import mesh_meant
 from shardwise.functions.pasting import text_of
 from shardwise.functions.pricing import Price, Where, hardware_for, price, totals
 from shardwise.functions.remedies import remedied
@@ -67,7 +64,7 @@ def doctor(
     """
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
-    where = _mesh_of(args, mesh, None if on == HERE else on)
+    where = mesh_meant(args, mesh, None if on == HERE else on)
     away = None if on in (None, HERE) else on
     chosen = _estimated_with(where, away, hardware)
     try:
@@ -151,28 +148,6 @@ def _place(them: Sequence[tuple[Movement, Cause, Price]]) -> Place:
         first.line, text_of(first.line), subjects, first.before, first.after, first.shape, first.dtype, each_price.collectives,
         each_price.wire_bytes * count, each_price.seconds * count, times, cause, scopes, None, notes, bool(first.kind),
     )  # fmt: skip
-
-
-def _mesh_of(args: tuple[Any, ...], mesh: Any, on: str | None) -> AnyMesh:
-    """The mesh that is meant: its axes, and their types."""
-    written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
-    if mesh is None and written is None:
-        in_force = jax.sharding.get_abstract_mesh()
-        written = None if in_force.empty else in_force
-    if mesh is None and written is None and on is None:
-        raise MeshError(
-            "no mesh is given, none is in force, and no argument lies on one: give mesh='x=4, y=2', or lay arguments out on one"
-        )
-    if mesh is None and written is not None:
-        return written
-    grid = Mesh((("x", Topology.parse(on).size),)) if mesh is None and on is not None else Mesh.parse(mesh)
-    known = {} if written is None else dict(zip(written.axis_names, written.axis_types, strict=True))
-    types = [known.get(name, AxisType.Explicit) for name in grid.names]
-    if on is not None:
-        return target_mesh(on, grid, axis_types=types)
-    if isinstance(mesh, AnyMesh):
-        return mesh
-    return jax.sharding.AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=tuple(types))
 
 
 def _platform(mesh: AnyMesh) -> str:

@@ -145,7 +145,9 @@ def _chosen(task: Problem, mesh: AnyMesh) -> Program:
     return next((each for each in programs if not any(untold_dims(each.result, mesh))), programs[0])
 
 
-def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[..., Any]:
+def planned_function(
+    task: Problem, program: Program, mesh: Any, arithmetic: Arithmetic = Arithmetic()
+) -> Callable[..., Any]:  # fmt: skip
     """A program as a function that holds its arguments against the plan, and places those of the host.
 
     Raises:
@@ -158,7 +160,7 @@ def planned_function(task: Problem, program: Program, mesh: Any) -> Callable[...
 
     @functools.lru_cache(maxsize=CACHED)
     def prepare_for(mesh: AnyMesh, given: tuple[Signature, ...]) -> Prepared:
-        options = Options(task.hardware)
+        options = Options(task.hardware, arithmetic=arithmetic)
         bound = bind(task.equation, mesh, options, given)
         if bound.sizes != task.sizes:
             wrong = ", ".join(f"{d}={bound.sizes[d]} for {d}={n}" for d, n in task.sizes.items() if bound.sizes[d] != n)

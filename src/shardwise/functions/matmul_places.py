@@ -1,0 +1,200 @@
+"""The matmuls of a function at which something moves, each as an equation with the layouts that its arrays have there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.extend.core import JaxprEqn
+from jax.sharding import AxisType
+
+from shardwise.compiled.facts import Line
+from shardwise.errors import ShardwiseError, one_line
+from shardwise.functions.rewriting import Path, Replacement
+from shardwise.intent.flowgraph import Graph, Operation, Value
+from shardwise.layout import Layout
+from shardwise.notation import Equation, Operand
+from shardwise.planning.problem import Problem, problem
+from shardwise.planning.ranking import Candidate, ranking
+from shardwise.steps import Fused
+
+_MARK = "shardwise_matmul_"
+_MARKED = re.compile(_MARK + r"(\d+)")
+_LETTERS = "IJKLMNPQRSTVWXYZ"
+Where = Any  # a hardware, by name or as it is; a topology; or where a mesh's devices stand
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A matmul that stays as it is, and why; `times` it runs in one call."""
+
+    line: Line | None
+    equation: str
+    reason: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulPlace:
+    """Matmuls of one line that pose the same problem, and the program planned for them.
+
+    Attributes:
+        paths: where they stand in the function.
+        seconds: of the program each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
+        times: how often all of them run in one call.
+    """
+
+    line: Line | None
+    paths: tuple[Path, ...]
+    task: Problem
+    candidate: Candidate = field(repr=False)
+    seconds: float
+    plain_seconds: float
+    times: int
+
+    @property
+    def gain(self) -> float:
+        return (self.plain_seconds - self.seconds) * self.times
+
+
+def marking(path: Path, paths: Sequence[Path]) -> str:
+    """The scope that a matmul gets, by which the module tells it from others."""
+    return f"{_MARK}{paths.index(path)}"
+
+
+def found_places(
+    graph: Graph, equations: Mapping[Path, JaxprEqn], where: Where, explicit: bool
+) -> tuple[list[MatmulPlace], list[Left]]:
+    """Where transfers may run behind matmuls, the most promising first; and what is left alone although something moves."""
+    paths, users = list(equations), graph.users()
+    places: dict[object, MatmulPlace] = {}
+    left: dict[object, Left] = {}
+    for operation in graph.operations:
+        match = _MARKED.search(operation.scope) if operation.name == "dot_general" else None
+        if match is None or operation.manual:
+            continue
+        path = paths[int(match[1])]
+        posed = _posed(graph, operation, users, equations[path], explicit)
+        if posed is None:
+            continue
+        equation, sizes, dtype, accumulated = posed
+        times = operation.trips or 1
+        known = places.get(key := (operation.line, equation, tuple(sizes.items()), dtype, accumulated))
+        if known is not None:
+            seen = known.paths if path in known.paths else (*known.paths, path)
+            places[key] = MatmulPlace(
+                known.line, seen, known.task, known.candidate, known.seconds, known.plain_seconds, known.times + times
+            )
+            continue
+        place = _planned(operation.line, path, times, equation, sizes, dtype, accumulated, graph, where)
+        if isinstance(place, MatmulPlace):
+            places[key] = place
+        else:
+            before = left.get(key)
+            left[key] = Left(place.line, place.equation, place.reason, times + (before.times if before else 0))
+    return sorted(places.values(), key=lambda place: -place.gain), list(left.values())
+
+
+def _posed(
+    graph: Graph, operation: Operation, users: Mapping[int, list[tuple[Operation, int]]], equation: JaxprEqn, explicit: bool
+) -> tuple[Equation, dict[str, int], str, str | None] | None:
+    """The equation that a matmul is, with what is moved before it and after; None where nothing moves."""
+    operands = [_before(graph, graph.values[number]) for number in operation.operands]
+    made = graph.values[operation.results[0]]
+    result = made if explicit else _after(graph, made, users)
+    summed = any(user.name == "sum" for user, _ in users.get(made.number, []))
+    stays = all(value.number == number for value, number in zip(operands, operation.operands, strict=True))
+    if stays and not summed and result.layout == made.layout:
+        return None
+    ((left, right), (left_batch, right_batch)) = equation.params["dimension_numbers"]
+    ranks = [len(value.shape) for value in operands]
+    names: list[list[str]] = [[""] * rank for rank in ranks]
+    letters = iter(_LETTERS)
+    order: list[str] = []
+    for first, second in (*zip(left_batch, right_batch, strict=True), *zip(left, right, strict=True)):
+        names[0][first] = names[1][second] = next(letters)
+    order += [names[0][dim] for dim in left_batch]
+    for which in (0, 1):
+        for dim in range(ranks[which]):
+            if not names[which][dim]:
+                names[which][dim] = next(letters)
+                order.append(names[which][dim])
+    sizes = {
+        name: size for value, dims in zip(operands, names, strict=True) for name, size in zip(dims, value.shape, strict=True)
+    }
+    one, other = (Operand(array, _laid(dims, value)) for array, dims, value in zip("AB", names, operands, strict=True))
+    wanted = equation.params["preferred_element_type"]
+    dtype = operands[0].dtype if operands[0].dtype == operands[1].dtype else "?"
+    accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
+    return Equation((one, other), Operand("C", _laid(order, result))), sizes, dtype, accumulated
+
+
+def _laid(dims: list[str], value: Value) -> Layout:
+    return Layout(tuple((name, axes) for name, (_, axes) in zip(dims, value.layout.dims, strict=True)))
+
+
+def _before(graph: Graph, value: Value) -> Value:
+    """The array before it is moved to where the matmul wants it."""
+    while (maker := graph.maker(value)) is not None and maker.name == "reshard":
+        value = graph.values[maker.operands[0]]
+    return value
+
+
+def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation, int]]]) -> Value:
+    """The result after it was summed and moved to where all that needs it wants it."""
+    while len(following := users.get(value.number, [])) == 1 and following[0][0].name in ("sum", "reshard"):
+        value = graph.values[following[0][0].results[0]]
+    return value
+
+
+def _planned(
+    line: Line | None, path: Path, times: int, equation: Equation, sizes: dict[str, int], dtype: str, accumulated: str | None,
+    graph: Graph, where: Where,
+) -> MatmulPlace | Left:  # fmt: skip
+    text = str(equation)
+    if dtype == "?":
+        return Left(line, text, "its operands have different dtypes")
+    parts = [axis for operand in (*equation.operands, equation.result) for axis in operand.layout.axes if ":" in axis]
+    if parts:
+        return Left(line, text, f"it is split over a part of a mesh axis, {parts[0]}")
+    try:
+        task = problem(equation, sizes, graph.mesh, where, dtype, accumulated)
+        best = ranking(task).best
+        plain = ranking(problem(equation, sizes, graph.mesh, where, dtype, accumulated, overlap=False)).best
+    except ShardwiseError as error:
+        return Left(line, text, one_line(str(error).split("\n")[0]))
+    if not any(isinstance(step, Fused) for step in best.program.steps):
+        return Left(line, text, "no transfer that runs behind its matmul is faster")
+    return MatmulPlace(line, (path,), task, best, best.seconds, plain.seconds, times)
+
+
+def is_explicit(mesh: Any) -> bool:
+    """Whether some axis of a mesh is Explicit: the layouts of all arrays are then part of their types."""
+    return any(kind == AxisType.Explicit for kind in mesh.axis_types)
+
+
+def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Callable[[Path, JaxprEqn], Replacement | None]:
+    """What puts the planned programs in the place of their matmuls, on the mesh in force, or else this one."""
+    from shardwise.runtime.execute import planned_function
+    from shardwise.runtime.lower import Arithmetic
+
+    chosen = {path: place for place in places for path in place.paths}
+
+    def replace(path: Path, equation: JaxprEqn) -> Replacement | None:
+        place = chosen.get(path)
+        if place is None:
+            return None
+        arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
+
+        def run(*operands: Any) -> Any:
+            in_force = jax.sharding.get_abstract_mesh()
+            return planned_function(place.task, place.candidate.program, mesh if in_force.empty else in_force, arithmetic)(
+                *operands
+            )
+
+        return run
+
+    return replace

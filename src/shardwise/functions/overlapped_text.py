@@ -1,0 +1,45 @@
+"""An overlapped function as text: what was gained, line by line what was changed, and what was left."""
+
+from __future__ import annotations
+
+from shardwise.functions.overlapped import Overlapped
+from shardwise.steps import describe
+from shardwise.units import seconds_text
+
+SHOWN = 12
+
+
+def text(found: Overlapped) -> str:
+    """The whole as text: what was gained, line by line what was changed, and what was left."""
+    lines = [_headline(found)]
+    for number, place in enumerate(found.changes, 1):
+        where = place.line.short if place.line else "a line that is not known"
+        times = f", {place.times} times" if place.times > 1 else ""
+        lines.append(f"{number}. {where}{times}: {place.task.equation}")
+        steps = ", then ".join(describe(step).split(" to [")[0] for step in place.candidate.program.steps)
+        lines.append(f"   {steps}")
+        plain, planned = seconds_text(place.plain_seconds), seconds_text(place.seconds)
+        lines.append(f"   {planned} each time, and {plain} without overlap (modelled)")
+    if found.left:
+        lines.append("left as it is")
+    for left in found.left[:SHOWN]:
+        where = left.line.short if left.line else "a line that is not known"
+        times = f", {left.times} times" if left.times > 1 else ""
+        lines.append(f"   {where}{times}: {left.equation}: {left.reason}")
+    if len(found.left) > SHOWN:
+        lines.append(f"   and {len(found.left) - SHOWN} more")
+    lines += [f"note: {note}" for note in found.notes]
+    return "\n".join(lines)
+
+
+def _headline(found: Overlapped) -> str:
+    if found.before_seconds is None or found.after_seconds is None:
+        return f"{found.name} on {found.target}: nothing was compiled"
+    tried = f"{found.tried} variants compiled"
+    if not found.changes:
+        return f"{found.name} on {found.target}: {seconds_text(found.before_seconds)}, and nothing was faster ({tried})"
+    waits = ""
+    if found.before_exposed is not None and found.after_exposed is not None:
+        waits = f"; waiting for transfers {seconds_text(found.before_exposed)} -> {seconds_text(found.after_exposed)}"
+    said = f"{seconds_text(found.before_seconds)} -> {seconds_text(found.after_seconds)}, {found.speedup:.2f} times as fast"
+    return f"{found.name} on {found.target}: {said}{waits} (modelled from the compiled schedules; {tried})"

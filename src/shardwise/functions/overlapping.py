@@ -1,0 +1,204 @@
+"""`sw.overlap`: find the matmuls of a function at which something moves, plan each, and keep what compiles to be faster."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from shardwise.compiled.audit import Audit
+from shardwise.compiled.compiling import audit, name_of, rehearse
+from shardwise.compiled.targets.lowering import lower_on
+from shardwise.errors import CompileError, ShardwiseError, one_line
+from shardwise.functions.matmul_places import Left, MatmulPlace, found_places, is_explicit, marking, replacing
+from shardwise.functions.meant import mesh_meant
+from shardwise.functions.overlapped import Overlapped
+from shardwise.functions.rewriting import rewritten
+from shardwise.intent.propagation import intended
+from shardwise.intent.shardy import NoPassesError
+from shardwise.mesh import Mesh
+from shardwise.runtime.devices import AnyMesh, hardware_of
+
+SECONDS = 120.0
+SWITCH = "SHARDWISE_OVERLAP"
+
+
+def overlap(
+    function: Callable[..., Any], *args: Any, on: str | None = None, mesh: Any = None, seconds: float = SECONDS
+) -> Overlapped:  # fmt: skip
+    """Let the transfers of a function run behind its matmuls, wherever that compiles to be faster; nothing is run.
+
+    The function is traced with its gradients, loops and checkpoints as they are. Each matmul whose operands or result move
+    is planned as the equation that it is, with the layouts that it has there. Then the whole function is compiled, before and
+    after, and places are dropped for as long as that makes it faster: the result is never slower than what was given.
+
+    >>> import jax, jax.numpy as jnp, shardwise as sw
+    >>> mesh = jax.sharding.AbstractMesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> laid = lambda *spec: jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16, sharding=jax.NamedSharding(mesh, jax.P(*spec)))
+    >>> def layer(x, w):
+    ...     return jax.lax.with_sharding_constraint(jnp.tanh(x @ w), jax.P(None, "x"))
+    >>> found = sw.overlap(layer, laid("x"), laid(None, "x"), on="v5e:2x2")
+    >>> [str(place.task.equation) for place in found.changes], found.speedup > 1
+    (['A[J_x, I] · B[I, K_x] -> C[J, K_x]'], True)
+
+    Args:
+        function: jitted or plain; what it donates is donated by whoever jits the result.
+        args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`.
+        on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
+        mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
+        seconds: how long variants are compiled at most, beyond the function as it is and one with every place changed.
+
+    Raises:
+        CompileError: the function cannot be traced, or the compiler refuses it.
+        MeshError: there is no mesh, or a layout does not fit it.
+    """
+    if not callable(function):
+        raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
+    where = mesh_meant(args, mesh, on)
+    name, target = name_of(function), on or f"mesh {Mesh.parse(where)}"
+    chip: Any = on if on is not None else hardware_of(where)
+    if on is None and getattr(chip, "shared", False):
+        why = "simulated devices share one host: no transfer can run behind a matmul; name devices with on="
+        return Overlapped(function, name, target, (), (), notes=(why,))
+    try:
+        places, left = _places(function, args, on, where, chip)
+    except NoPassesError as error:
+        return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
+    search = _Search(function, args, on, where, time.monotonic() + seconds)
+    before = search.seconds(())
+    kept = search.best(places)
+    left += [_dropped(place) for place in places if place not in kept]
+    first, last = (search.audits[key].timeline() for key in ((), kept))
+    return Overlapped(
+        search.variant(kept), name, target, kept, tuple(left), before, last.step_seconds, first.exposed_seconds,
+        last.exposed_seconds, len(search.tried), tuple(search.notes),
+    )  # fmt: skip
+
+
+def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: at the first call for some shapes and layouts a function is overlapped for the devices of its mesh.
+
+    Later calls of that kind take what was found. With `SHARDWISE_OVERLAP=0` in the environment the function runs as it is.
+
+    >>> import jax.numpy as jnp, shardwise as sw
+    >>> @sw.overlapped("x=4")
+    ... def double(x):
+    ...     return x + x
+    >>> double(jnp.ones(4)).tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    Args:
+        mesh: as `overlap` takes it.
+        seconds: as `overlap` takes them.
+    """
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        known: dict[Any, Callable[..., Any]] = {}
+
+        @functools.wraps(function)
+        def chosen(*args: Any) -> Any:
+            if os.environ.get(SWITCH) == "0":
+                return function(*args)
+            leaves, tree = jax.tree.flatten(args)
+            key = (tree, tuple(map(_kind, leaves)))
+            if key not in known:
+                found = overlap(function, *args, mesh=mesh, seconds=seconds)
+                known[key] = jax.jit(found.function) if found.changes else function
+            return known[key](*args)
+
+        return chosen
+
+    return decorated
+
+
+def _kind(leaf: Any) -> object:
+    if not hasattr(leaf, "shape"):
+        return type(leaf)
+    return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None) if isinstance(leaf, jax.Array) else None
+
+
+def _places(
+    function: Callable[..., Any], args: tuple[Any, ...], on: str | None, mesh: AnyMesh, chip: Any
+) -> tuple[list[MatmulPlace], list[Left]]:  # fmt: skip
+    """The matmuls at which something moves, by what Shardy makes of the function's layouts."""
+    seen: dict[Any, Any] = {}
+
+    def noted(path: Any, equation: Any) -> str:
+        seen[path] = equation
+        return marking(path, list(seen))
+
+    lowering = lower_on(rewritten(function, noted), args, on, mesh)
+    graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
+    return found_places(graph, seen, chip, is_explicit(mesh))
+
+
+def _dropped(place: MatmulPlace) -> Left:
+    return Left(place.line, str(place.task.equation), "with it the whole function was no faster", place.times)
+
+
+@dataclass
+class _Search:
+    """Variants of a function, compiled: the places that each changes, and how long a call of it takes."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    on: str | None
+    mesh: AnyMesh
+    until: float
+    audits: dict[tuple[MatmulPlace, ...], Audit] = field(default_factory=dict)
+    tried: dict[tuple[MatmulPlace, ...], float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def variant(self, places: Sequence[MatmulPlace]) -> Callable[..., Any]:
+        return rewritten(self.function, replacing(places, self.mesh)) if places else self.function
+
+    def seconds(self, places: tuple[MatmulPlace, ...]) -> float:
+        """How long a call takes with these places changed, by the compiled schedule; infinitely, where it does not compile."""
+        if places not in self.tried:
+            self.tried[places] = self._compiled(places)
+        return self.tried[places]
+
+    def _compiled(self, places: tuple[MatmulPlace, ...]) -> float:
+        function = self.variant(places)
+        try:
+            if self.on is None:
+                found = audit(function, *self.args, mesh=self.mesh)
+            else:
+                found = rehearse(function, *self.args, on=self.on, mesh=self.mesh)
+            self.audits[places] = found
+            if (
+                found.memory
+                and found.hardware
+                and found.memory.peak * found.hardware.devices_per_chip > found.hardware.memory_bytes.value
+            ):
+                return float("inf") if places else found.timeline().step_seconds
+            return found.timeline().step_seconds
+        except ShardwiseError as error:
+            if not places:
+                raise
+            self.notes.append(f"a variant does not compile: {one_line(str(error))[:200]}")
+            return float("inf")
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.until
+
+    def best(self, places: Sequence[MatmulPlace]) -> tuple[MatmulPlace, ...]:
+        """The places that are kept: from all of them those are dropped, or to none those are added, that make it faster."""
+        every, nothing = tuple(places), ()
+        if not places:
+            return nothing
+        kept = every if self.seconds(every) < self.seconds(nothing) else nothing
+        for place in sorted(places, key=lambda place: place.gain, reverse=kept == nothing):
+            if self.late:
+                self.notes.append("the time was up before every place had been tried alone: seconds= gives more")
+                break
+            other = tuple(each for each in every if (each in kept) != (each == place))
+            if self.seconds(other) < self.seconds(kept):
+                kept = other
+        return kept

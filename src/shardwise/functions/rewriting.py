@@ -1,0 +1,206 @@
+"""A function again, as JAX traces it, with other computations in the place of some of its matmuls.
+
+The function is traced to a jaxpr each time it is called, and that is evaluated. What is not changed keeps its line and its
+name. Loops, branches, `jit` and `jax.checkpoint` are entered; what has a derivative of its own, and the bodies of
+`jax.shard_map`, are left as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+Path = tuple[int, ...]  # the number of an equation in its jaxpr, behind those of the equations that hold it
+Replacement = Callable[..., Any] | str  # of the two operands of a matmul; or the scope in which it stays as it is
+
+ENTERED = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat", "remat2", "closed_call", "core_call"})
+_SAME = frozenset({"sharding_constraint", "reshard"})  # an array in another layout
+
+
+def rewritten(function: Callable[..., Any], replace: Callable[[Path, JaxprEqn], Replacement | None]) -> Callable[..., Any]:
+    """The same function with what `replace` gives in the place of a matmul; where it gives None, that stays.
+
+    >>> import jax.numpy as jnp
+    >>> twice = rewritten(lambda a, b: jnp.tanh(a @ b), lambda path, equation: lambda a, b: 2 * (a @ b))
+    >>> float(twice(jnp.ones((1, 1)), jnp.ones((1, 1)))[0, 0]) == float(jnp.tanh(2.0))
+    True
+
+    A replacement is given the operands as they are before constraints on their layouts.
+    """
+
+    @functools.wraps(function)
+    def again(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+
+        def of_arrays(*arrays: Any) -> Any:
+            filled = list(leaves)
+            for place, array in zip(places, arrays, strict=True):
+                filled[place] = array
+            given, named = jax.tree.unflatten(tree, filled)
+            return function(*given, **named)
+
+        arrays = [leaves[place] for place in places]
+        closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+        results = _Again(replace).run(closed, arrays, ())
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return again
+
+
+def matmuls(function: Callable[..., Any], args: Sequence[Any]) -> dict[Path, JaxprEqn]:
+    """The matmuls of a function that `rewritten` comes by, in their order."""
+    found: dict[Path, JaxprEqn] = {}
+
+    def seen(path: Path, equation: JaxprEqn) -> None:
+        found[path] = equation
+
+    jax.eval_shape(rewritten(function, seen), *args)
+    return found
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, jax.core.Tracer, int, float, complex)) or hasattr(leaf, "dtype")
+
+
+class _Again:
+    """One evaluation: what takes the place of which matmul."""
+
+    def __init__(self, replace: Callable[[Path, JaxprEqn], Replacement | None]) -> None:
+        self.replace = replace
+
+    def run(self, closed: Any, arrays: Sequence[Any], path: Path) -> list[Any]:
+        """The results of a jaxpr: stretches without a change at once, by JAX's own evaluation."""
+        jaxpr = closed.jaxpr
+        changed = dict(self._changes(jaxpr, path))
+        env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arrays), strict=True))
+        makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+        needed = self._needed_after(jaxpr, changed, makers)
+        start = 0
+        for place in (*sorted(changed), len(jaxpr.eqns)):
+            _stretch(jaxpr, jaxpr.eqns[start:place], env, needed)
+            if place < len(jaxpr.eqns):
+                equation = jaxpr.eqns[place]
+                change = changed[place]
+                if isinstance(change, JaxprEqn):
+                    _stretch(jaxpr, [change], env, needed)
+                elif isinstance(change, str):
+                    with jax.named_scope(change):
+                        _stretch(jaxpr, [equation], env, needed)
+                else:
+                    operands = [_read(_source(var, makers), env) for var in equation.invars]
+                    env[equation.outvars[0]] = _in_place(change, operands, equation)
+            start = place + 1
+        return [_read(var, env) for var in jaxpr.outvars]
+
+    def _changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
+        for place, equation in enumerate(jaxpr.eqns):
+            here = (*path, place)
+            if equation.primitive.name == "dot_general":
+                change = self.replace(here, equation)
+                if change is not None:
+                    yield place, change
+            elif equation.primitive.name in ENTERED:
+                entered = self._entered(equation, here)
+                if entered is not equation:
+                    yield place, entered
+
+    def _entered(self, equation: JaxprEqn, path: Path) -> JaxprEqn:
+        """An equation that holds others, with these changed; itself where none is."""
+        params, changed = dict(equation.params), False
+        for key, value in equation.params.items():
+            held = value if isinstance(value, tuple) else (value,)
+            if not held or not all(isinstance(each, (ClosedJaxpr, Jaxpr)) for each in held):
+                continue
+            made = tuple(self._again(each, (*path, number)) for number, each in enumerate(held))
+            if any(new is not old for new, old in zip(made, held, strict=True)):
+                params[key], changed = made if isinstance(value, tuple) else made[0], True
+        return equation.replace(params=params) if changed else equation
+
+    def _again(self, held: Any, path: Path) -> Any:
+        """A jaxpr with its matmuls changed; itself where none is, or where it would need arrays of its own."""
+        closed = held if hasattr(held, "consts") else ClosedJaxpr(held, ())
+        if not any(True for _ in self._changes(closed.jaxpr, path)):
+            return held
+        shapes = [_shaped(var.aval) for var in closed.jaxpr.invars]
+        made = jax.make_jaxpr(lambda *arrays: self.run(closed, arrays, path))(*shapes)
+        if hasattr(held, "consts"):
+            return made
+        return held if made.consts else made.jaxpr
+
+    def _needed_after(self, jaxpr: Jaxpr, changed: Mapping[int, Any], makers: Mapping[Any, JaxprEqn]) -> Mapping[Any, int]:
+        """For each variable the last equation that takes it; results are taken after all."""
+        needed: dict[Any, int] = {}
+        for place, equation in enumerate(jaxpr.eqns):
+            taken = [*equation.invars]
+            if place in changed:
+                taken += [_source(var, makers) for var in equation.invars]
+            needed |= {var: place for var in taken if not isinstance(var, Literal)}
+        return needed | {var: len(jaxpr.eqns) for var in jaxpr.outvars if not isinstance(var, Literal)}
+
+
+def _stretch(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], env: dict[Any, Any], needed: Mapping[Any, int]) -> None:
+    """Evaluate some equations in a row, and keep what is taken later."""
+    if not equations:
+        return
+    made = [var for equation in equations for var in equation.outvars]
+    inside = set(made)
+    taken = dict.fromkeys(
+        var for equation in equations for var in equation.invars if not isinstance(var, Literal) and var not in inside
+    )
+    kept = [var for var in made if var in needed]
+    part = jaxpr.replace(
+        constvars=[], invars=list(taken), outvars=kept, eqns=list(equations),
+        debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+    )  # fmt: skip
+    found = jaxpr_as_fun(ClosedJaxpr(part, ()))(*(env[var] for var in taken))
+    env.update(zip(kept, found, strict=True))
+
+
+def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: JaxprEqn) -> Any:
+    """What takes a matmul's place, computed where the user wrote that: all of it bears the matmul's line."""
+    made = jax.make_jaxpr(change)(*operands)
+    (result,) = jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*operands)
+    return result
+
+
+def _relined(held: Any, traceback: Any) -> Any:
+    jaxpr = held.jaxpr if hasattr(held, "consts") else held
+    equations = [
+        each.replace(
+            source_info=each.source_info.replace(traceback=traceback),
+            params={key: _relined_in(value, traceback) for key, value in each.params.items()},
+        )
+        for each in jaxpr.eqns
+    ]
+    lined = jaxpr.replace(eqns=equations)
+    return ClosedJaxpr(lined, held.consts) if hasattr(held, "consts") else lined
+
+
+def _relined_in(value: Any, traceback: Any) -> Any:
+    if isinstance(value, (ClosedJaxpr, Jaxpr)):
+        return _relined(value, traceback)
+    if isinstance(value, tuple) and value and all(isinstance(each, (ClosedJaxpr, Jaxpr)) for each in value):
+        return tuple(_relined(each, traceback) for each in value)
+    return value
+
+
+def _source(var: Any, makers: Mapping[Any, JaxprEqn]) -> Any:
+    """The variable that an array is before constraints on its layout."""
+    while (maker := None if isinstance(var, Literal) else makers.get(var)) is not None and maker.primitive.name in _SAME:
+        var = maker.invars[0]
+    return var
+
+
+def _read(var: Any, env: Mapping[Any, Any]) -> Any:
+    return var.val if isinstance(var, Literal) else env[var]
+
+
+def _shaped(aval: Any) -> jax.ShapeDtypeStruct:
+    sharding = getattr(aval, "sharding", None)
+    typed = sharding is not None and not sharding.mesh.empty
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding if typed else None)
