@@ -141,6 +141,12 @@ def _dropped(place: MatmulPlace) -> Left:
     return Left(place.line, str(place.task.equation), "with it the whole function was no faster", place.times)
 
 
+def _fits(found: Audit) -> bool:
+    if found.memory is None or found.hardware is None:
+        return True
+    return found.memory.peak * found.hardware.devices_per_chip <= found.hardware.memory_bytes.value
+
+
 @dataclass
 class _Search:
     """Variants of a function, compiled: the places that each changes, and how long a call of it takes."""
@@ -171,13 +177,7 @@ class _Search:
             else:
                 found = rehearse(function, *self.args, on=self.on, mesh=self.mesh)
             self.audits[places] = found
-            if (
-                found.memory
-                and found.hardware
-                and found.memory.peak * found.hardware.devices_per_chip > found.hardware.memory_bytes.value
-            ):
-                return float("inf") if places else found.timeline().step_seconds
-            return found.timeline().step_seconds
+            return float("inf") if places and not _fits(found) else found.timeline().step_seconds
         except ShardwiseError as error:
             if not places:
                 raise

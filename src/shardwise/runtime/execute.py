@@ -146,7 +146,7 @@ def _chosen(task: Problem, mesh: AnyMesh) -> Program:
 
 
 def planned_function(
-    task: Problem, program: Program, mesh: Any, arithmetic: Arithmetic = Arithmetic()
+    task: Problem, program: Program, mesh: Any, arithmetic: Arithmetic | None = None
 ) -> Callable[..., Any]:  # fmt: skip
     """A program as a function that holds its arguments against the plan, and places those of the host.
 
@@ -160,7 +160,7 @@ def planned_function(
 
     @functools.lru_cache(maxsize=CACHED)
     def prepare_for(mesh: AnyMesh, given: tuple[Signature, ...]) -> Prepared:
-        options = Options(task.hardware, arithmetic=arithmetic)
+        options = Options(task.hardware, arithmetic=arithmetic or Arithmetic())
         bound = bind(task.equation, mesh, options, given)
         if bound.sizes != task.sizes:
             wrong = ", ".join(f"{d}={bound.sizes[d]} for {d}={n}" for d, n in task.sizes.items() if bound.sizes[d] != n)
