@@ -31,7 +31,7 @@ settings.register_profile("dev", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 TESTS = Path(__file__).parent
-NEED_JAX = [TESTS / "rehearsal", TESTS / "runtime", TESTS / "doors", TESTS / "docs", TESTS / "browser", TESTS / "doctor"]
+NEED_JAX = [TESTS / name for name in ("rehearsal", "runtime", "doors", "docs", "browser", "doctor", "overlapping")]
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -38,17 +38,34 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Looks:
+    """What is seen of a matmul: which dimensions it multiplies, and what it takes. Where it looks otherwise, it is another."""
+
+    dimensions: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+
+def looks_of(equation: JaxprEqn) -> Looks:
+    avals: list[Any] = [var.aval for var in equation.invars]
+    return Looks(
+        equation.params["dimension_numbers"], tuple(aval.shape for aval in avals), tuple(str(aval.dtype) for aval in avals)
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class MatmulPlace:
     """Matmuls of one line that pose the same problem, and the program planned for them.
 
     Attributes:
-        paths: where they stand in the function.
+        paths: where they stand in the function; `looks` is what they all look like there.
         seconds: of the program each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
 
     line: Line | None
     paths: tuple[Path, ...]
+    looks: Looks
     task: Problem
     candidate: Candidate = field(repr=False, compare=False)
     seconds: float
@@ -66,9 +83,14 @@ def marking(path: Path, paths: Sequence[Path]) -> str:
 
 
 def found_places(
-    graph: Graph, equations: Mapping[Path, JaxprEqn], where: Where, explicit: bool
+    graph: Graph, equations: Mapping[Path, JaxprEqn], where: Where, *, explicit: bool, forced: bool = False
 ) -> tuple[list[MatmulPlace], list[Left]]:
-    """Where transfers may run behind matmuls, the most promising first; and what is left alone although something moves."""
+    """Where transfers may run behind matmuls, the most promising first; and what is left alone although something moves.
+
+    Args:
+        explicit: whether layouts are part of the types of arrays: a result then has the layout that its type says.
+        forced: take the fastest program in which transfers run behind matmuls, also where another is faster.
+    """
     paths, users = list(equations), graph.users()
     places: dict[object, MatmulPlace] = {}
     left: dict[object, Left] = {}
@@ -82,14 +104,13 @@ def found_places(
             continue
         equation, sizes, dtype, accumulated = posed
         times = operation.trips or 1
-        known = places.get(key := (operation.line, equation, tuple(sizes.items()), dtype, accumulated))
+        looks = looks_of(equations[path])
+        known = places.get(key := (operation.line, looks, equation, dtype, accumulated))
         if known is not None:
             seen = known.paths if path in known.paths else (*known.paths, path)
-            places[key] = MatmulPlace(
-                known.line, seen, known.task, known.candidate, known.seconds, known.plain_seconds, known.times + times
-            )
+            places[key] = replace(known, paths=seen, times=known.times + times)
             continue
-        place = _planned(operation.line, path, times, equation, sizes, dtype, accumulated, graph, where)
+        place = _planned(operation.line, path, looks, times, equation, sizes, dtype, accumulated, graph, where, forced)
         if isinstance(place, MatmulPlace):
             places[key] = place
         else:
@@ -151,8 +172,9 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
 
 
 def _planned(
-    line: Line | None, path: Path, times: int, equation: Equation, sizes: dict[str, int], dtype: str, accumulated: str | None,
-    graph: Graph, where: Where,
+    line: Line | None, path: Path, looks: Looks, times: int, equation: Equation, sizes: dict[str, int], dtype: str,
+    accumulated: str | None,
+    graph: Graph, where: Where, forced: bool,
 ) -> MatmulPlace | Left:  # fmt: skip
     text = str(equation)
     if dtype == "?":
@@ -162,13 +184,15 @@ def _planned(
         return Left(line, text, f"it is split over a part of a mesh axis, {parts[0]}")
     try:
         task = problem(equation, sizes, graph.mesh, where, dtype, accumulated)
-        best = ranking(task).best
+        ranked = ranking(task)
+        fused = [each for each in ranked if any(isinstance(step, Fused) for step in each.program.steps)]
+        best = fused[0] if forced and fused else ranked.best
         plain = ranking(problem(equation, sizes, graph.mesh, where, dtype, accumulated, overlap=False)).best
     except ShardwiseError as error:
         return Left(line, text, one_line(str(error).split("\n")[0]))
-    if not any(isinstance(step, Fused) for step in best.program.steps):
+    if best not in fused:
         return Left(line, text, "no transfer that runs behind its matmul is faster")
-    return MatmulPlace(line, (path,), task, best, best.seconds, plain.seconds, times)
+    return MatmulPlace(line, (path,), looks, task, best, best.seconds, plain.seconds, times)
 
 
 def is_explicit(mesh: Any) -> bool:
@@ -185,7 +209,7 @@ def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Callable[[Path, Jaxpr
 
     def replace(path: Path, equation: JaxprEqn) -> Replacement | None:
         place = chosen.get(path)
-        if place is None:
+        if place is None or place.looks != looks_of(equation):
             return None
         arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
 

@@ -134,7 +134,7 @@ def _places(
 
     lowering = lower_on(rewritten(function, noted), args, on, mesh)
     graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
-    return found_places(graph, seen, chip, is_explicit(mesh))
+    return found_places(graph, seen, chip, explicit=is_explicit(mesh))
 
 
 def _dropped(place: MatmulPlace) -> Left:

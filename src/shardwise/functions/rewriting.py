@@ -14,9 +14,11 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-Path = tuple[int, ...]  # the number of an equation in its jaxpr, behind those of the equations that hold it
+# The number of a matmul among the matmuls, and what may hold some, of its jaxpr; behind those of the equations that hold it.
+Path = tuple[int, ...]
 Replacement = Callable[..., Any] | str  # of the two operands of a matmul; or the scope in which it stays as it is
 
+MATMUL = "dot_general"
 ENTERED = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat", "remat2", "closed_call", "core_call"})
 _SAME = frozenset({"sharding_constraint", "reshard"})  # an array in another layout
 
@@ -98,14 +100,16 @@ class _Again:
         return [_read(var, env) for var in jaxpr.outvars]
 
     def _changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
+        number = -1
         for place, equation in enumerate(jaxpr.eqns):
-            here = (*path, place)
-            if equation.primitive.name == "dot_general":
-                change = self.replace(here, equation)
+            name = equation.primitive.name
+            number += name == MATMUL or name in ENTERED
+            if name == MATMUL:
+                change = self.replace((*path, number), equation)
                 if change is not None:
                     yield place, change
-            elif equation.primitive.name in ENTERED:
-                entered = self._entered(equation, here)
+            elif name in ENTERED:
+                entered = self._entered(equation, (*path, number))
                 if entered is not equation:
                     yield place, entered
 

@@ -1,0 +1,66 @@
+"""Random functions of matmuls, elementwise operations, reductions, transposes, scans and checkpoints, with random layouts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+SIZE = 8  # of every dimension: what any mesh axis divides
+
+
+def spec(chance: random.Random, axes: tuple[str, ...], rank: int) -> PartitionSpec:
+    """A layout: each axis of the mesh splits one dimension, or none."""
+    dims: list[tuple[str, ...]] = [() for _ in range(rank)]
+    for axis in chance.sample(axes, len(axes)):
+        place = chance.randrange(rank + 1)
+        if place < rank:
+            dims[place] = (*dims[place], axis)
+    return PartitionSpec(*(dim or None for dim in dims))
+
+
+def constrained(chance: random.Random, mesh: Any, array: Any) -> Any:
+    layout = NamedSharding(mesh, spec(chance, mesh.axis_names, array.ndim))
+    return jax.lax.with_sharding_constraint(array, layout)
+
+
+def drawn(seed: int, mesh: Any) -> tuple[Callable[..., Any], list[PartitionSpec]]:
+    """A function of four matrices to a scalar, and the layouts of these. All that is drawn is drawn again in each trace."""
+    chance = random.Random(seed)
+    layouts = [spec(chance, mesh.axis_names, 2) for _ in range(4)]
+    program = chance.random()
+
+    def function(*matrices: Any) -> Any:
+        again = random.Random(f"{seed} {program}")
+        held = list(matrices)
+        for _ in range(again.randint(3, 6)):
+            held.append(_operation(again, mesh, held))
+        return sum(jnp.sin(array).mean() for array in held[-2:])
+
+    return function, layouts
+
+
+def _operation(chance: random.Random, mesh: Any, held: list[Any]) -> Any:
+    one, other = chance.choice(held), chance.choice(held)
+    match chance.randrange(9):
+        case 0 | 1 | 2:
+            made = one @ other / SIZE
+        case 3:
+            made = jnp.einsum("ij,kj->ki", one, other) / SIZE
+        case 4:
+            made = jnp.tanh(one) * other.T
+        case 5:
+            made = one - other.mean(axis=chance.randrange(2), keepdims=True)
+        case 6:
+            made = jax.checkpoint(lambda a, b: jnp.tanh(a @ b / SIZE) @ b / SIZE)(one, other)
+        case 7:
+            turns = chance.randint(2, 3)
+            weights = jnp.stack([other] * turns)
+            made, _ = jax.lax.scan(lambda carried, weight: (jnp.tanh(carried @ weight / SIZE), None), one, weights)
+        case _:
+            made = jax.jit(lambda a, b: a @ b / SIZE + a)(one, other)
+    return constrained(chance, mesh, made) if chance.random() < 0.5 else made

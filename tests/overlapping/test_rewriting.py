@@ -1,0 +1,138 @@
+"""A function evaluated again with other computations in the place of its matmuls: the same values and derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from random_functions import SIZE, drawn
+
+import shardwise as sw
+from shardwise.compiled.targets.lowering import lower_on
+from shardwise.functions.matmul_places import MatmulPlace, found_places, marking, replacing
+from shardwise.functions.rewriting import matmuls, rewritten
+from shardwise.intent.propagation import intended
+
+CHIP = "tpu-v5e"
+
+
+def places(function: Any, args: Any, mesh: Any) -> list[MatmulPlace]:
+    """Where transfers would run behind matmuls on a TPU, of a function on simulated devices."""
+    seen: dict[Any, Any] = {}
+
+    def noted(path: Any, equation: Any) -> str:
+        seen[path] = equation
+        return marking(path, list(seen))
+
+    lowering = lower_on(rewritten(function, noted), args, None, mesh)
+    graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
+    return found_places(graph, seen, CHIP, explicit=False, forced=True)[0]
+
+
+def mesh_of(axes: str) -> jax.sharding.Mesh:
+    return sw.make_mesh(axes, axis_types=AxisType.Auto)
+
+
+def placed(seed: int, layouts: Any, mesh: Any) -> list[jax.Array]:
+    numbers = np.random.default_rng(seed)
+    return [
+        jax.device_put(numbers.normal(size=(SIZE, SIZE)).astype(np.float32), NamedSharding(mesh, layout)) for layout in layouts
+    ]
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_functions_with_planned_matmuls_have_the_same_values_and_gradients(block: int):
+    changed = 0
+    for seed in range(8 * block, 8 * block + 8):
+        mesh = mesh_of(["x=4", "x=2, y=2", "x=2, y=4", "x=8"][seed % 4])
+        function, layouts = drawn(seed, mesh)
+        args = placed(seed, layouts, mesh)
+        gradient = jax.value_and_grad(function, argnums=(0, 1, 2, 3))
+        found = places(gradient, tuple(args), mesh)
+        changed += len(found)
+        if not found:
+            continue
+        again = rewritten(gradient, replacing(found, mesh))
+        for got, wanted in zip(jax.tree.leaves(jax.jit(again)(*args)), jax.tree.leaves(jax.jit(gradient)(*args)), strict=True):
+            np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=2e-4, atol=2e-5, err_msg=f"seed {seed}")
+    assert changed > 8, "too few matmuls were changed to prove anything"
+
+
+def layers(weights: Any, x: Any) -> Any:
+    def layer(carried: Any, weight: Any) -> Any:
+        return jax.checkpoint(lambda a, w: jnp.tanh(a @ w))(carried, weight), None
+
+    out, _ = jax.lax.scan(layer, x, weights)
+    return (out**2).mean()
+
+
+def test_matmuls_in_loops_and_checkpoints_are_found_each_with_its_path():
+    args = (jnp.ones((3, 8, 8)), jnp.ones((4, 8)))
+    assert len(matmuls(jax.jit(jax.grad(layers)), args)) == 4  # forward; again, and the two of the way back
+    assert len(set(matmuls(jax.jit(jax.grad(layers)), args))) == 4
+
+
+def doubled(path: Any, equation: Any) -> Any:
+    return lambda a, b: 2 * jax.lax.dot_general(a, b, equation.params["dimension_numbers"])
+
+
+def test_a_change_in_a_loop_a_branch_and_a_call_is_made_and_differentiated():
+    def function(a: Any, b: Any) -> Any:
+        looped = jax.lax.fori_loop(0, 2, lambda _, carried: jnp.tanh(carried @ b), a)
+        branched = jax.lax.cond(a[0, 0] > 0, lambda c: c @ b, lambda c: c - b, looped)
+        return jax.jit(lambda c: c @ b)(branched).sum()
+
+    def by_hand(a: Any, b: Any) -> Any:
+        looped = jnp.tanh(2 * jnp.tanh(2 * a @ b) @ b)
+        return (2 * ((2 * looped @ b) if float(a[0, 0]) > 0 else looped - b) @ b).sum()
+
+    a, b = jnp.linspace(0.1, 1, 16).reshape(4, 4), jnp.linspace(-1, 1, 16).reshape(4, 4)
+    np.testing.assert_allclose(rewritten(function, doubled)(a, b), by_hand(a, b), rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(rewritten(function, doubled))(a, b), jax.grad(by_hand_at(a, b))(a, b), rtol=1e-4)
+
+
+def by_hand_at(a: Any, b: Any) -> Any:
+    positive = float(a[0, 0]) > 0
+
+    def function(a: Any, b: Any) -> Any:
+        looped = jnp.tanh(2 * jnp.tanh(2 * a @ b) @ b)
+        return (2 * ((2 * looped @ b) if positive else looped - b) @ b).sum()
+
+    return function
+
+
+def test_what_has_a_derivative_of_its_own_is_left_as_it_is():
+    @jax.custom_vjp
+    def own(a: Any, b: Any) -> Any:
+        return a @ b
+
+    own.defvjp(lambda a, b: (own(a, b), (a, b)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+    a = jnp.eye(3)
+    assert matmuls(lambda a, b: own(a, b), (a, a)) == {}
+    np.testing.assert_array_equal(rewritten(lambda a, b: own(a, b), doubled)(a, a), a)
+
+
+def test_static_arguments_closures_trees_and_keywords_are_kept():
+    scale = jnp.full((2, 2), 3.0)
+
+    def function(tree: Any, name: str, *, factor: float) -> Any:
+        assert name == "kept"
+        return {"out": tree["a"] @ scale * factor, "same": tree["a"], "none": None}
+
+    got = rewritten(function, doubled)({"a": jnp.ones((2, 2))}, "kept", factor=2.0)
+    assert got["none"] is None
+    np.testing.assert_array_equal(got["out"], jnp.full((2, 2), 24.0))
+    np.testing.assert_array_equal(got["same"], jnp.ones((2, 2)))
+
+
+def test_the_lines_of_what_is_changed_are_those_of_the_matmuls():
+    def function(a: Any, b: Any) -> Any:
+        return jnp.tanh(a @ b)
+
+    line = function.__code__.co_firstlineno + 1
+    text = jax.jit(rewritten(function, doubled)).lower(jnp.ones((4, 4)), jnp.ones((4, 4))).as_text(debug_info=True)
+    assert f'test_rewriting.py":{line}' in text
