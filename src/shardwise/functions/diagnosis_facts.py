@@ -108,7 +108,8 @@ def _stop(each: Stop) -> dict[str, Any]:
         "because": each.why,
         "options": [
             {
-                "layouts": [str(layout) for layout in option.layouts], "seconds": option.seconds, "says": option.says,
+                "layouts": [str(layout) for layout in option.layouts], "seconds": option.seconds,
+                "wire_bytes": option.wire_bytes, "held_bytes": option.held_bytes, "says": option.says,
                 "paste": _paste(option.paste),
             }
             for option in each.options
