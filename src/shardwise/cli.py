@@ -314,6 +314,8 @@ def _evidence_parsers(commands: Any) -> None:
     locking.add_argument("--on", metavar="v5e:2x4", help="devices that are not attached (default: those at hand)")
     locking.add_argument("--name", help="the entry's name (default: module:function)")
     locking.add_argument("-o", "--output", metavar="FILE", help="the lock file (default comms.lock)")
+    locking.add_argument("--layouts", action="store_true", help="hold the layouts of arguments and results too")
+    locking.add_argument("--time", action="store_true", help="hold the modelled time of a call too; it needs a known chip")
     locking.add_argument("--check", action="store_true", help="compile what is locked again and compare; 1 if it drifted")
     locking.add_argument(
         "--allow-outside", action="store_true",

@@ -67,12 +67,12 @@ def doctor(
     """
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
-    where = _mesh_of(args, mesh, None if on == HERE else on)
+    where = mesh_of(args, mesh, None if on == HERE else on)
     away = None if on in (None, HERE) else on
     chosen = _estimated_with(where, away, hardware)
     try:
         with whole_tracebacks():
-            lowering = lower_on(function, args, away, where, _platform(where))
+            lowering = lower_on(function, args, away, where, platform_of(where))
     except CompileError as error:
         stop = stop_of(error.__cause__, chosen)
         if stop is None:
@@ -153,7 +153,7 @@ def _place(them: Sequence[tuple[Movement, Cause, Price]]) -> Place:
     )  # fmt: skip
 
 
-def _mesh_of(args: tuple[Any, ...], mesh: Any, on: str | None) -> AnyMesh:
+def mesh_of(args: tuple[Any, ...], mesh: Any, on: str | None) -> AnyMesh:
     """The mesh that is meant: its axes, and their types."""
     written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
     if mesh is None and written is None:
@@ -175,7 +175,7 @@ def _mesh_of(args: tuple[Any, ...], mesh: Any, on: str | None) -> AnyMesh:
     return jax.sharding.AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=tuple(types))
 
 
-def _platform(mesh: AnyMesh) -> str:
+def platform_of(mesh: AnyMesh) -> str:
     """What a function is lowered for: what its devices are, or TPUs where there are none."""
     return mesh.devices.flat[0].platform if isinstance(mesh, jax.sharding.Mesh) else "tpu"
 

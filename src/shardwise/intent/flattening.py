@@ -110,7 +110,7 @@ def flatten(tree: Tree, original: Tree, between: Propagated, arguments: Sequence
     names = tuple(arguments[place] if place < len(arguments) else f"argument {place}" for place in range(len(taken)))
     return Graph(
         mesh, tuple(flat.values), lines_of_all, tuple(env[number] for number in taken), tuple(given), names, asked,
-        tuple(dict.fromkeys(flat.unread)),
+        tuple(dict.fromkeys(flat.unread)), results,
     )  # fmt: skip
 
 
