@@ -317,3 +317,42 @@ def test_nothing_is_compiled_without_a_target(monkeypatch: pytest.MonkeyPatch):
     sw.doctor(lambda a: a.sum(), laid(AUTO, (8,), "x"), hardware=CHIP)
     assert compiled == []
     assert time.perf_counter() - started < 60
+
+
+def test_the_mesh_is_that_of_the_function_where_no_other_is_known():
+    def constrained(a: Any) -> Any:
+        return jax.lax.with_sharding_constraint(a, jax.NamedSharding(AUTO, P("x"))).sum()
+
+    found = sw.doctor(constrained, jax.ShapeDtypeStruct((8, 4), jnp.float32), hardware=CHIP)
+    assert str(found.mesh) == "x=4, y=2"
+    assert moves(found) == [("[]{U_x}", "[]", (("all-reduce", ("x",)),))]
+    with pytest.raises(MeshError, match=r"neither an argument nor the function holds one.*\ntraced without one: .*no"):
+        sw.doctor(_raises, jnp.ones(4))
+
+
+@pytest.mark.parametrize("given", [{}, {"mesh": "x=8"}, {"mesh": "x=4, y=2"}])
+def test_a_pmap_is_explained_by_its_own_axes(given: dict[str, Any]):
+    def update(w: Any, a: Any) -> Any:
+        return w - jax.lax.pmean(jax.grad(lambda w: jnp.mean((a @ w) ** 2))(w), "copies")
+
+    args = jax.ShapeDtypeStruct((8, 64, 64), jnp.float32), jax.ShapeDtypeStruct((8, 16, 64), jnp.float32)
+    found = sw.doctor(jax.pmap(update, axis_name="copies"), *args, on="here", **given)
+    truth: Any = found.truth
+    assert str(found.mesh) == "copies=8"
+    assert [(place.by_hand, place.collectives) for place in found.places] == [(True, (("all-reduce", ("copies",)),))]
+    assert [(each.collective.axes, each.place) for each in truth.answers] == [(("copies",), 0)]
+    assert truth.gone == ()
+
+
+@pytest.mark.parametrize("devices", [16, 12])
+@pytest.mark.parametrize("given", [{}, {"mesh": "x=8"}])
+def test_a_pmap_over_devices_that_are_not_there_is_one_clear_error(devices: int, given: dict[str, Any]):
+    with pytest.raises(
+        MeshError, match=r"takes as many devices as .* this process has 8: .*sw\.simulate.*jax\.shard_map or jax\.jit"
+    ):
+        sw.doctor(jax.pmap(lambda a: a * 2), jax.ShapeDtypeStruct((devices, 4), jnp.float32), **given)
+
+
+def test_what_goes_wrong_inside_of_a_pmap_is_told_as_it_is():
+    with pytest.raises(CompileError, match="ValueError: no"):
+        sw.doctor(jax.pmap(_raises), jax.ShapeDtypeStruct((8, 4), jnp.float32), mesh="x=8")

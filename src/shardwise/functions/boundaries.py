@@ -36,7 +36,7 @@ def boundaries(
         MeshError: there is no mesh, or a layout does not fit it.
         NoPassesError: the jaxlib at hand lacks a pass of Shardy's.
     """
-    where = mesh_of(args, mesh, on)
+    where = mesh_of(function, args, mesh, on)
     lowering = lower_on(function, args, on, where, platform_of(where))
     graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
     return _laid(graph, graph.names, graph.arguments), _laid(graph, graph.returned, graph.results)

@@ -16,7 +16,7 @@ def facts(found: Diagnosis) -> dict[str, Any]:
     Keys: `name`, `mesh` (axis to size), `hardware`, `wire_bytes` and `seconds` (of one device in one call, modelled;
     None where Shardy's view is not to be had), `places` (`line`, `via`, `text`, `subjects`, `before`, `after`,
     `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `backward`, `notes`,
-    `remedy`), `held` (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None),
+    `remedy`), `held` and `padded` (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None),
     `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, `whole`, or None), `notes` and `unread`. A remedy
     has `kind`, `says`, `paste` (`file`, `line`, `old`, `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`,
     `seconds`, `memory_bytes`,
@@ -32,6 +32,7 @@ def facts(found: Diagnosis) -> dict[str, Any]:
         "seconds": None if total is None else total.moving_seconds,
         "places": [_place(each) for each in found.places],
         "held": [_remedy(each) for each in found.held],
+        "padded": [_remedy(each) for each in found.padded],
         "stop": None if found.stop is None else _stop(found.stop),
         "pastes": [_paste(each) for each in found.pastes],
         "findings": [

@@ -50,6 +50,10 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"... and {counted(len(rest), 'place')} more, {sent} (diagnosis.places, --json)"
     for each in diagnosis.held:
         yield from _folded("memory", each.says)
+    for each in diagnosis.padded:
+        yield from _folded("padding", each.says)
+        if each.paste is not None:
+            yield from _folded("paste", str(each.paste))
     if diagnosis.truth is not None:
         yield ""
         yield from str(diagnosis.truth).split("\n")
@@ -65,12 +69,13 @@ def stop_lines(stop: Stop) -> Iterator[str]:
     """Where tracing stops, and what is possible there."""
     where = stop.line.short if stop.line else "no line of yours"
     yield f"1. {where}" + (f"    {stop.text}" if stop.text else "")
-    if stop.operation:
+    if stop.operation and stop.operands:
         yield from _folded("in", stop.equation or f"{stop.operation} of {', '.join(map(str, stop.operands))}")
     yield from _folded("because", stop.why)
     for number, option in enumerate(stop.options):
         laid = f"out as {option.layouts[0]}: {option.says}" if stop.equation else option.says
-        yield from _folded("way out" if not number else "or", f"{laid}, {seconds_text(option.seconds)}")
+        takes = f", {seconds_text(option.seconds)}" if option.seconds else ""
+        yield from _folded("way out" if not number else "or", laid + takes)
         if option.paste is not None and not number:
             yield from _folded("paste", str(option.paste))
     if not stop.options:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import math
+import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,10 @@ import jax
 from shardwise.compiled.facts import Line
 from shardwise.compiled.text.sources import is_users
 from shardwise.errors import ShardwiseError
-from shardwise.functions.pasting import Paste, made, spec_text, statement_at, text_of
+from shardwise.functions.explicit_pastes import out_sharded, resharded, taken_at
+from shardwise.functions.pasting import Paste, padded_first, text_of
 from shardwise.functions.pricing import Where, relayout_price
-from shardwise.layout import Layout, splits
+from shardwise.layout import Layout, padded_size, splits
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.prices import ITEM_BYTES
@@ -26,6 +27,11 @@ from shardwise.planning.ranking import ranking
 from shardwise.steps import describe
 
 MOST_OPTIONS = 6
+_UNEVEN = re.compile(  # JAX's own words
+    r"array axis (?P<place>\d+) is partitioned (?P<parts>\d+) times, but does not evenly divide the dimension size "
+    r"(?P<size>\d+).*?shape: \((?P<shape>[\d, ]+)\)",
+    re.DOTALL,
+)
 _NAMES: str = "IJKLMNOPQRSTUVWXYZ"
 
 
@@ -102,6 +108,8 @@ def stop_of(error: BaseException | None, where: Where) -> Stop | None:
     Args:
         error: with a whole traceback (see `whole_tracebacks`).
     """
+    if error is not None and (uneven := _UNEVEN.search(str(error))) is not None:
+        return _uneven_stop(error, uneven)
     if error is None or type(error).__name__ != "ShardingTypeError":
         return None
     found, line = _failing(error), _line(error)
@@ -119,6 +127,19 @@ def stop_of(error: BaseException | None, where: Where) -> Stop | None:
             return replace(first, options=tuple(_looked_up(found, layouts, grid, where, line)))
         case _:
             return replace(first, options=tuple(_operands(found, layouts, grid, where, line)))
+
+
+def _uneven_stop(error: BaseException, told: re.Match[str]) -> Stop | None:
+    """Where a size stops a trace that the axes of a layout do not divide: padded it goes on."""
+    place, parts, size = (int(told[name]) for name in ("place", "parts", "size"))
+    shape, line = [int(each) for each in told["shape"].split(",") if each.strip()], _line(error)
+    if line is None or not place < len(shape) or shape[place] != size:
+        return None
+    padded = [*shape[:place], padded_size(size, parts), *shape[place + 1 :]]
+    paste = padded_first(line, shape, padded)
+    option = Option((), 0.0, f"pad {shape} to {padded} before, and cut to :{size} what needs no zeros", 0.0, 0.0, paste)
+    why = f"{parts} devices do not divide dimension {place} of {size}, and an explicit type is split evenly"
+    return Stop(line, text_of(line), "reshard", (), why, (option,))
 
 
 def _used(grid: Mesh, layouts: Sequence[Layout]) -> Mesh:
@@ -284,23 +305,6 @@ def _looked_up(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where
         yield replace(option, paste=None if line is None else taken_at(line, option.layouts[0]))
 
 
-def taken_at(line: Line, layout: Layout) -> Paste | None:
-    """`.at[...].get(out_sharding=)` for what is looked up at a line."""
-    stood = statement_at(line)
-    if stood is None:
-        return None
-    file, text, statement = stood
-    found = [
-        each
-        for each in ast.walk(statement)
-        if isinstance(each, ast.Subscript) and not isinstance(each.slice, ast.Constant | ast.Slice)
-    ]
-    if len(found) != 1 or (old := ast.get_source_segment(text, found[0])) is None:
-        return None
-    table, index = (ast.get_source_segment(text, each) for each in (found[0].value, found[0].slice))
-    return made(file, found[0].lineno, old, f"{table}.at[{index}].get(out_sharding=jax.{spec_text(layout)})", text)
-
-
 def _divides(grid: Mesh, shape: Sequence[int], layout: Layout) -> bool:
     return not any(size % grid.extent(axes) for size, (_, axes) in zip(shape, layout.dims, strict=True))
 
@@ -318,79 +322,3 @@ def _typed(primitive: Any, avals: Sequence[Any], wanted: Sequence[Layout], param
     except Exception:  # whatever the rule raises, it does not take them
         return False
     return True
-
-
-def out_sharded(line: Line, layout: Layout, lettered: bool) -> Paste | None:
-    """`out_sharding=` for the contraction that is written at a line."""
-    stood = statement_at(line)
-    if stood is None:
-        return None
-    file, text, statement = stood
-    calls = [each for each in ast.walk(statement) if isinstance(each, ast.expr) and _contracts(each)]
-    if len(calls) != 1 or (old := ast.get_source_segment(text, calls[0])) is None:
-        return None
-    node = calls[0]
-    if isinstance(node, ast.BinOp):
-        left, right = (ast.get_source_segment(text, each) for each in (node.left, node.right))
-        return made(file, node.lineno, old, f"jnp.matmul({left}, {right}, out_sharding=jax.{spec_text(layout)})", text)
-    assert isinstance(node, ast.Call)
-    ordered = layout
-    first = node.args[0] if node.args else None
-    if isinstance(first, ast.Constant) and isinstance(first.value, str):
-        given = first.value.replace(" ", "").partition("->")[2].upper()
-        if not lettered or sorted(given) != sorted(layout.names):
-            return None
-        ordered = Layout(tuple((letter, layout.axes_of(letter)) for letter in given))
-    return made(
-        file, node.lineno, old, f"{old.rstrip()[:-1].rstrip().rstrip(',')}, out_sharding=jax.{spec_text(ordered)})", text
-    )
-
-
-def _contracts(node: ast.AST) -> bool:
-    match node:
-        case ast.BinOp(op=ast.MatMult()):
-            return True
-        case ast.Call(func=ast.Attribute(attr="einsum" | "dot" | "matmul" | "tensordot"), keywords=given):
-            return not any(each.arg == "out_sharding" for each in given)
-        case _:
-            return False
-
-
-def resharded(line: Line, operation: str, changed: Sequence[int], wanted: Sequence[Layout]) -> Paste | None:
-    """What to write around an operand at a line, so that the operation takes it."""
-    stood = statement_at(line)
-    if stood is None or len(changed) != 1:
-        return None
-    file, text, statement = stood
-    place = changed[0]
-    for node in ast.walk(statement):
-        given = _given(node, operation, place) if isinstance(node, ast.expr) else ()
-        if not isinstance(node, ast.expr) or place >= len(given):
-            continue
-        part, old, whole = given[place], ast.get_source_segment(text, given[place]), ast.get_source_segment(text, node)
-        if old and whole:
-            start = part.col_offset - node.col_offset if part.lineno == node.lineno else whole.index(old)
-            laid = f"jax.sharding.reshard({old}, jax.{spec_text(wanted[place])})"
-            return made(file, node.lineno, whole, whole[:start] + laid + whole[start + len(old) :], text)
-    return None
-
-
-_FUNCTIONS = ("sort", "cumsum", "concatenate", "where", "argsort", "cumprod", "top_k", "stack")
-
-
-def _given(node: ast.expr, operation: str, place: int) -> Sequence[ast.expr]:
-    """The operands of an operation as an expression writes them; none where it is another."""
-    match node:
-        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            return left, right
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="jnp" | "jax" | "lax"), attr=name), args=args):
-            if name in ("reshape", "ravel"):
-                return args if operation == "reshape" else ()
-            first = args[0] if args and name in _FUNCTIONS else None
-            return first.elts if isinstance(first, ast.List | ast.Tuple) else args if name in _FUNCTIONS else ()
-        case ast.Call(func=ast.Attribute(value=value, attr="reshape" | "ravel")) if operation == "reshape":
-            return (value,)
-        case ast.Subscript(value=value) if operation == "gather" and place == 0:
-            return (value,)
-        case _:
-            return ()

@@ -68,6 +68,9 @@ def _movements(graph: Graph) -> Iterator[Movement]:
         elif operation.name in ("reshard", "sum"):
             taken, made = graph.values[operation.operands[0]], graph.values[operation.results[0]]
             before, after = taken.layout, made.layout
+            if back := _back(operation, before, users.get(made.number, []), graph):
+                done |= back
+                continue
             if operation.name == "sum":
                 before = replace(before, unreduced=before.unreduced | frozenset(operation.axes))
                 following = users.get(made.number, [])
@@ -78,6 +81,14 @@ def _movements(graph: Graph) -> Iterator[Movement]:
                         made, after = cut, cut.layout
             if before != after and not sliced(before, after):
                 yield _moved(graph, operation, taken, made, before, after, users.get(made.number, []))
+
+
+def _back(operation: Operation, before: Layout, users: list[tuple[Operation, int]], graph: Graph) -> set[int]:
+    """The reshards that lead an array back to where it comes from before anything uses it, which partitioners leave out; Shardy
+    goes such ways around the padding of sizes that axes do not divide."""
+    back = {each.number for each, _ in users if each.name == "reshard" and graph.values[each.results[0]].layout == before}
+    asked = any(each.constraint is not None for each in (operation, *(each for each, _ in users)))
+    return back if operation.name == "reshard" and len(back) == len(users) and not asked else set()
 
 
 def _unsaid(graph: Graph, operation: Operation, users: Users) -> Iterator[Movement]:
