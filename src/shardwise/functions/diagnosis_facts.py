@@ -17,8 +17,9 @@ def facts(found: Diagnosis) -> dict[str, Any]:
     None where Shardy's view is not to be had), `places` (`line`, `via`, `text`, `subjects`, `before`, `after`,
     `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `backward`, `notes`,
     `remedy`), `held` and `padded` (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None),
-    `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, `whole`, or None), `notes` and `unread`. A remedy
-    has `kind`, `says`, `paste` (`file`, `line`, `old`, `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`,
+    `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, `once`, `whole`, or None), `notes` and
+    `unread`. A remedy has `kind`, `says`, `paste` (`file`, `line`, `old`, `new`, or None), `arguments`, `code`, `layout`,
+    `wire_bytes`,
     `seconds`, `memory_bytes`,
     `compiled_bytes` (before and after, or None).
     """
@@ -47,11 +48,13 @@ def facts(found: Diagnosis) -> dict[str, Any]:
                 {
                     "kind": each.collective.kind, "axes": list(each.collective.axes), "line": str(each.collective.line),
                     "wire_bytes": each.collective.wire_bytes, "place": each.place, "how": each.how,
+                    "otherwise": each.otherwise, "joined": list(each.joined),
                     "exposed_seconds": each.exposed_seconds,
                 }
                 for each in truth.answers
             ],
             "gone": list(truth.gone),
+            "once": [{"gone": gone, "moved": moved} for gone, moved in truth.once],
             "whole": list(truth.whole),
         },
         "notes": list(found.notes),
