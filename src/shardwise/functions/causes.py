@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardwise.intent.flattening import layout_named
 from shardwise.intent.flowgraph import Graph, Operation, Source, Value
-from shardwise.intent.movements import Movement, called, subject_of
+from shardwise.intent.movements import Movement, called, is_opaque, subject_of
 from shardwise.intent.rules import Factors, Rule
 from shardwise.mesh import Mesh
 
@@ -40,7 +40,7 @@ def cause_of(graph: Graph, moved: Movement, users: Users) -> Cause:
         return Cause(f"asked for by hand, in a shard_map or pmap: {moved.kind} over {', '.join(moved.axes)}")
     if moved.before.unreduced:
         return _summed(graph, moved, maker, users)
-    if user is not None and user.name == "custom_call" and user.rule is None:
+    if user is not None and is_opaque(user):
         target = user.target.split(" ")[0] or "a custom call"
         says = (
             f"{target} is opaque: the partitioner knows no rule for it and hands it whole arrays; this one is split{_by(comes)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import re
 import traceback
@@ -191,7 +192,7 @@ def _held_mesh(function: Callable[..., Any], args: tuple[Any, ...], needed: bool
     why = ""
     try:
         with whole_tracebacks():
-            found = list(_meshes(traced_here(function, args).jaxpr.jaxpr))
+            found = list(_meshes(traced_here(function, args).jaxpr.jaxpr)) or list(_jitted_on(function, args))
     except CompileError as error:  # as one whose layouts name axes that are not in force
         _refuse_pmap(function, args, error)
         found, why = [], f"\ntraced without one: {error}"
@@ -231,9 +232,17 @@ def _in_pmap(error: CompileError) -> bool:
     return mapped is not None and not any(is_users(file) for file in files[mapped:])
 
 
+def _jitted_on(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[AnyMesh]:
+    """The meshes of a jitted function's `in_shardings` and `out_shardings`, which only a call of it shows."""
+    if hasattr(function, "trace"):
+        with contextlib.suppress(CompileError):  # static arguments are no arrays in a call
+            yield from _meshes(traced_here(lambda *given: function(*given), args).jaxpr.jaxpr)
+
+
 def _meshes(jaxpr: Any) -> Iterator[AnyMesh]:
     for equation in jaxpr.eqns:
-        held = (getattr(value, "mesh", value) for value in equation.params.values())
+        values = (each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,)))
+        held = (getattr(value, "mesh", value) for value in values)
         yield from (mesh for mesh in held if isinstance(mesh, AnyMesh) and not mesh.empty)
         for inner in inner_jaxprs(equation.params):
             yield from _meshes(inner)

@@ -16,6 +16,7 @@ from shardwise.planning.problem import hardware_on
 from shardwise.units import seconds_text
 
 LEAST_SHARE = 0.01  # of the function's FLOPs that must be repeated at a line
+LEAST_SECONDS = 1e-6  # and what that takes: less is lost among the starts of operations
 MOST_LINES = 6
 
 
@@ -32,8 +33,9 @@ def repeated(graph: Graph, where: Where) -> Iterator[Finding]:
             if axes:
                 found[each.line, axes].append((each, flops))
     wasted = {key: sum(flops for _, flops in them) * (1 - 1 / graph.mesh.extent(key[1])) for key, them in found.items()}
-    dear = sorted((key for key in found if wasted[key] >= LEAST_SHARE * total), key=lambda key: -wasted[key])
     speed = hardware_on(where, graph.mesh)[0].flops("bfloat16", graph.mesh)
+    least = max(LEAST_SHARE * total, LEAST_SECONDS * speed)
+    dear = sorted((key for key in found if wasted[key] >= least), key=lambda key: -wasted[key])
     for line, axes in dear[:MOST_LINES]:
         first = max(found[line, axes], key=lambda each: each[1])[0]
         more = len(found[line, axes]) - 1
