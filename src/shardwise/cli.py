@@ -250,7 +250,7 @@ def _tour_parser(commands: Any) -> None:
 def _report_parser(commands: Any) -> None:
     reporting = commands.add_parser(
         "report",
-        help="write a plan as one page of HTML to send around: pictures, animation, timeline, ranking, code",
+        help="write a plan, or why data moves in a function, as one page of HTML to send around",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n"
         '  shardwise report "A[I, J_x] · B[J_x, K] -> C[I_x, K]" --sizes I=8192,J=8192,K=8192 --mesh x=8 '
@@ -259,14 +259,20 @@ def _report_parser(commands: Any) -> None:
         "-o compiled.html\n"
         '  shardwise report "A[I_x, J] · B[J, K] -> C[I, K]" --sizes I=4096,J=1024,K=2048 --mesh x=8 --against plan.json '
         "-o changes.html\n"
-        "  shardwise report comms.lock --against old.lock -o changes.html",
+        "  shardwise report comms.lock --against old.lock -o changes.html\n"
+        f"  shardwise report train.py:step {ARGS} --mesh x=8 --hardware tpu-v5e -o why.html",
     )
-    _problem_options(reporting, "bfloat16", json=False, mesh=False, or_file="; with --against also a file of the same kind")
+    also = "; with --against also a file of the same kind; or a function, as train.py:step, that the doctor looks at"
+    _problem_options(reporting, "bfloat16", json=False, mesh=False, or_file=also)
+    _types_options(reporting)
+    _platform_option(reporting)
     since = "say what changed since this was written: by plan, audit or rehearse --json, or a lock file"
     reporting.add_argument("--against", metavar="FILE", help=since)
     run = "show a run beside the estimate: the folder that `shardwise trace EQUATION --keep FOLDER` wrote"
     reporting.add_argument("--measured", metavar="FOLDER", help=run)
-    reporting.add_argument("--on", metavar="v5e:2x4", help="compile the best program for these devices, and show what came out")
+    reporting.add_argument(
+        "--on", metavar="v5e:2x4", help="compile the best program, or the function, for these devices, and show what came out"
+    )
     reporting.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the file (default report.html)")
     reporting.set_defaults(command=command_of("report"))
 
@@ -314,6 +320,8 @@ def _evidence_parsers(commands: Any) -> None:
     locking.add_argument("--on", metavar="v5e:2x4", help="devices that are not attached (default: those at hand)")
     locking.add_argument("--name", help="the entry's name (default: module:function)")
     locking.add_argument("-o", "--output", metavar="FILE", help="the lock file (default comms.lock)")
+    locking.add_argument("--layouts", action="store_true", help="hold the layouts of arguments and results too")
+    locking.add_argument("--time", action="store_true", help="hold the modelled time of a call too; it needs a known chip")
     locking.add_argument("--check", action="store_true", help="compile what is locked again and compare; 1 if it drifted")
     locking.add_argument(
         "--allow-outside", action="store_true",
@@ -341,11 +349,16 @@ def _function_options(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def _call_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mesh", default="", metavar="x=4,y=2", help="mesh axes and their sizes")
+    _types_options(parser)
+
+
+def _types_options(parser: argparse.ArgumentParser) -> None:
+    """What a function is called with."""
     parser.add_argument(
         "--args", default="", metavar="TYPES",
         help='the types of the arguments, as "bfloat16[8192@x,1024] int32[]", or module:function that returns them',
     )  # fmt: skip
-    parser.add_argument("--mesh", default="", metavar="x=4,y=2", help="mesh axes and their sizes")
     parser.add_argument(
         "--axis-types", choices=["explicit", "auto"],
         help="of the mesh: explicit, as jax.make_mesh makes them (default), or auto: the compiler chooses layouts",

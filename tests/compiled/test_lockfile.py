@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardwise.compiled import lockfile
 from shardwise.compiled.drift import difference, drift, report
 from shardwise.compiled.facts import Collective, MemoryUse, Work
-from shardwise.compiled.lockfile import Entry, Lock, Made, Memory, Row
+from shardwise.compiled.lockfile import Entry, Laid, Lock, Made, Memory, Row
 from shardwise.errors import FileError
 from shardwise.mesh import Mesh
 
@@ -59,10 +59,11 @@ rows = st.builds(
     Row, texts, st.lists(texts, max_size=3).map(tuple), texts, texts | st.just("layer.py:9"), counts, sent, st.booleans()
 )
 memories = st.builds(Memory, counts, counts, counts, counts)
+laid = st.none() | st.lists(st.builds(Laid, texts, texts), max_size=3).map(tuple)
 entries = st.builds(
     Entry, texts, texts, texts, st.lists(rows, max_size=4).map(lambda found: tuple(sorted(found, key=lockfile.row_order))),
     st.none() | memories, counts, st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(sorted(found.items()))),
-    st.none() | st.builds(Made, *[texts] * 6),
+    st.none() | st.builds(Made, *[texts] * 6), laid, laid, st.none() | st.floats(0, 1e3),
 )  # fmt: skip
 
 
@@ -285,6 +286,52 @@ def test_memory_drifts_beyond_the_tolerance_only():
 
 def test_what_cannot_be_read_any_more_is_drift():
     assert "1 thing of the compiled text could not be read" in drift(STEP, dataclasses.replace(STEP, unread=1))[0]
+
+
+LAID = dataclasses.replace(
+    STEP, arguments=(Laid("params['w']", "[I_x, J]"), Laid("a", "[I]")), results=(Laid("result", "[I_x]"),), seconds=2e-3
+)
+
+
+def test_layouts_and_the_modelled_time_are_lines_for_people():
+    text = lockfile.text_of(Lock((LAID,)))
+    assert 'seconds = 0.002\narguments = [\n  { name = "params[\'w\']", layout = "[I_x, J]" },\n' in text
+    assert lockfile.parse(text).entries == (LAID,)
+
+
+def test_a_file_of_before_there_were_layouts_reads_and_does_not_drift():
+    (old,) = lockfile.parse(lockfile.text_of(Lock((STEP,)))).entries
+    assert (old.arguments, old.results, old.seconds) == (None, None, None)
+    assert drift(old, LAID) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        (
+            {"arguments": (Laid("params['w']", "[I, J_x]"), Laid("a", "[I]"))},
+            "! argument params['w']: [I, J_x], locked [I_x, J]",
+        ),
+        ({"arguments": LAID.arguments[:1]}, "- argument a, [I]"),
+        ({"results": (*LAID.results, Laid("result[1]", "[]"))}, "+ result result[1], []"),
+        ({"arguments": None}, "! layouts of arguments are not known now, and were when they were locked"),
+        ({"seconds": 3e-3}, "! modelled time: 3 ms, locked 2 ms (+50%)"),
+        ({"seconds": None}, "! the modelled time is not known now, and was 2 ms when it was locked"),
+    ],
+)
+def test_each_layout_and_the_time_drift_with_a_line_of_their_own(facts, line):
+    assert drift(LAID, dataclasses.replace(LAID, **facts)) == [line]
+
+
+def test_modelled_time_drifts_beyond_one_part_in_a_hundred_only():
+    assert drift(LAID, dataclasses.replace(LAID, seconds=2e-3 * 1.009)) == []
+
+
+def test_a_layout_of_a_name_that_stands_twice_is_compared_too():
+    twice = dataclasses.replace(LAID, arguments=(Laid("w", "[I]"), Laid("w", "[I]")))
+    assert drift(twice, dataclasses.replace(twice, arguments=(Laid("w", "[I]"), Laid("w", "[I_x]")))) == [
+        "! argument w (number 1): [I_x], locked [I]"
+    ]
 
 
 def test_another_mesh_is_drift():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any
 
 import jax
@@ -16,12 +17,17 @@ AWAY = {"v5e:2x4": (4, 2), "v6e:4x4": (4, 4)}
 LEAST_EXPLAINED = 0.95
 
 
-def built(name: str, mesh_of: Any) -> tuple[Any, tuple[Any, ...], Any]:
+def module_of(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"corpus_{name}", PROGRAMS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def built(name: str, mesh_of: Any) -> tuple[Any, tuple[Any, ...], Any]:
+    module = module_of(name)
     mesh = mesh_of(axis_types(module))
     return *module.build(mesh), mesh
 
@@ -43,9 +49,26 @@ def test_what_is_compiled_on_this_machine_is_explained(name: str):
     truth: Any = found.truth
     assert found.unread == ()
     assert truth.audit.unread == ()
+    check_each_is_one_of_three(name, found)
     assert len(truth.answers) == len(truth.audit.collectives)
     assert all(found.places[each.place].cause.says for each in truth.answers if each.place is not None)
     assert truth.explained >= LEAST_EXPLAINED, [str(each.line) for each in truth.own]
+
+
+def check_each_is_one_of_three(name: str, found: Any) -> None:
+    """Every place is made or gone, every collective asked for or the compiler's own; each is told with its line."""
+    truth, text = found.truth, str(found.truth)
+    made = {each.place for each in truth.answers if each.place is not None} | {n for each in truth.answers for n in each.joined}
+    assert made.isdisjoint(truth.gone), name
+    assert made | set(truth.gone) == {number for number, place in enumerate(found.places) if place.wire_bytes}, name
+    assert len(truth.answers) == len(truth.audit.collectives), name
+    for number in made:
+        assert f"made      {number + 1} ({found.places[number].line.short}): " in text, name
+    for number in truth.gone:
+        assert f"gone      {number + 1} ({found.places[number].line.short}): asked for; " in text, name
+    for each in truth.own:
+        assert f"from {each.line.short}: the compiler's own" in text, name
+    assert all(gone in truth.gone and moved in made for gone, moved in truth.once), name
 
 
 @pytest.mark.slow
@@ -54,10 +77,14 @@ def test_what_is_compiled_on_this_machine_is_explained(name: str):
 def test_over_the_corpus_nearly_all_that_a_tpu_compiler_makes_is_explained(target: str):
     asked = own = 0
     for name in NAMES:
+        if getattr(module_of(name), "DEVICES", math.prod(AWAY[target])) != math.prod(AWAY[target]):
+            continue  # it takes the devices of this process
         function, args, mesh = built(
             name, lambda kind: jax.sharding.AbstractMesh(AWAY[target], ("x", "y"), axis_types=(kind,) * 2)
         )
-        truth: Any = sw.doctor(function, *args, mesh=mesh, on=target, remedies=False).truth
+        found = sw.doctor(function, *args, mesh=mesh, on=target, remedies=False)
+        truth: Any = found.truth
         asked, own = asked + len(truth.answers), own + len(truth.own)
+        check_each_is_one_of_three(name, found)
     assert asked > 50
     assert 1 - own / asked >= LEAST_EXPLAINED

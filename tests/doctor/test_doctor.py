@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from making import laid
 import shardwise as sw
 from shardwise.errors import CompileError, MeshError
 from shardwise.functions.diagnosis_facts import facts
+from shardwise.functions.explicit import Option, preference
 from shardwise.intent import shardy
 from shardwise.intent.movements import movements
 from shardwise.intent.propagation import intended
@@ -152,19 +154,27 @@ def added(a: Any, b: Any) -> Any:
 
 
 def joined(a: Any) -> Any:
-    return a.reshape(64 * 64)
+    return a.reshape(512 * 512)
 
 
-SPLIT_SUM = (laid(EXPLICIT, (64, 64), None, "x"), laid(EXPLICIT, (64, 64), "x", None))
+# Of sizes at which one way out is clearly the cheapest: the result of `dot` is four times as large as what is multiplied.
 STOPS = {
-    "dot_general": (dot, SPLIT_SUM, "jnp.einsum(\"ij,jk->ki\", a, b, out_sharding=jax.P('x', None))"),
+    "dot_general": (
+        dot,
+        (laid(EXPLICIT, (4096, 1024), None, "x"), laid(EXPLICIT, (1024, 512), "x", None)),
+        "jnp.einsum(\"ij,jk->ki\", a, b, out_sharding=jax.P(None, 'x'))",
+    ),
     "gather": (
         looked_up,
         (laid(EXPLICIT, (64, 64), "x"), laid(EXPLICIT, (16, 8), "x", dtype=jnp.int32)),
         "table.at[at].get(out_sharding=jax.P('x', None, None))",
     ),
-    "add": (added, (laid(EXPLICIT, (64, 64), "x"), laid(EXPLICIT, (64, 64), None, "x")), "jax.sharding.reshard("),
-    "reshape": (joined, (laid(EXPLICIT, (64, 64), None, "x"),), "jax.sharding.reshard(a, jax.P('x', None)).reshape(64 * 64)"),
+    "add": (added, (laid(EXPLICIT, (512, 512), "x"), laid(EXPLICIT, (512, 512), None, "x")), "jax.sharding.reshard("),
+    "reshape": (
+        joined,
+        (laid(EXPLICIT, (512, 512), None, "x"),),
+        "jax.sharding.reshard(a, jax.P('x', None)).reshape(512 * 512)",
+    ),
 }
 
 
@@ -183,6 +193,28 @@ def test_where_explicit_axes_stop_a_trace_the_cheapest_layout_is_written(operati
     scope = {"jnp": jnp, "jax": jax}
     exec(f"def pasted({', '.join(function.__code__.co_varnames)}):\n    return {first.new}", scope)
     assert sw.doctor(scope["pasted"], *args, hardware=CHIP).stop is None
+
+
+def test_of_equally_cheap_layouts_the_one_that_splits_an_earlier_dimension_comes_first():
+    square = laid(EXPLICIT, (4096, 4096), None, "x"), laid(EXPLICIT, (4096, 4096), "x", None)
+    stop = sw.doctor(dot, *square, hardware=CHIP).stop
+    assert stop is not None
+    first, second, whole = stop.options
+    assert first.seconds == pytest.approx(second.seconds, rel=1e-9)
+    assert [str(option.layouts[0]) for option in stop.options] == ["[K_x, I]", "[K, I_x]", "[K, I]"]
+    assert whole.seconds > second.seconds
+    assert "over y" not in str(stop.options), "what is pasted names no y"
+
+
+def test_a_whole_array_wins_no_tie_and_of_equal_shares_the_one_that_sends_less_comes_first():
+    def option(layout: str, seconds: float, held: float, sent: float) -> Option:
+        return Option((sw.Layout.parse(layout),), seconds, "", held, sent)
+
+    whole, split, sends_less = option("I, J", 1e-5, 64, 8), option("I, J_x", 1e-5, 16, 8), option("I_x, J", 1e-5, 16, 4)
+    rounded = option("I_y, J", 1e-5 * (1 + 1e-12), 8, 9)
+    cheaper = option("I, J", 0.9e-5, 64, 8)
+    wanted = [cheaper, rounded, sends_less, split, whole]
+    assert all(sorted(each, key=preference) == wanted for each in itertools.permutations(wanted))
 
 
 @pytest.mark.parametrize("formula", ["ij,jk->ik", "ij,jk->ki", "ij,kj->ik", "ij,kj->ki"])
@@ -285,3 +317,42 @@ def test_nothing_is_compiled_without_a_target(monkeypatch: pytest.MonkeyPatch):
     sw.doctor(lambda a: a.sum(), laid(AUTO, (8,), "x"), hardware=CHIP)
     assert compiled == []
     assert time.perf_counter() - started < 60
+
+
+def test_the_mesh_is_that_of_the_function_where_no_other_is_known():
+    def constrained(a: Any) -> Any:
+        return jax.lax.with_sharding_constraint(a, jax.NamedSharding(AUTO, P("x"))).sum()
+
+    found = sw.doctor(constrained, jax.ShapeDtypeStruct((8, 4), jnp.float32), hardware=CHIP)
+    assert str(found.mesh) == "x=4, y=2"
+    assert moves(found) == [("[]{U_x}", "[]", (("all-reduce", ("x",)),))]
+    with pytest.raises(MeshError, match=r"neither an argument nor the function holds one.*\ntraced without one: .*no"):
+        sw.doctor(_raises, jnp.ones(4))
+
+
+@pytest.mark.parametrize("given", [{}, {"mesh": "x=8"}, {"mesh": "x=4, y=2"}])
+def test_a_pmap_is_explained_by_its_own_axes(given: dict[str, Any]):
+    def update(w: Any, a: Any) -> Any:
+        return w - jax.lax.pmean(jax.grad(lambda w: jnp.mean((a @ w) ** 2))(w), "copies")
+
+    args = jax.ShapeDtypeStruct((8, 64, 64), jnp.float32), jax.ShapeDtypeStruct((8, 16, 64), jnp.float32)
+    found = sw.doctor(jax.pmap(update, axis_name="copies"), *args, on="here", **given)
+    truth: Any = found.truth
+    assert str(found.mesh) == "copies=8"
+    assert [(place.by_hand, place.collectives) for place in found.places] == [(True, (("all-reduce", ("copies",)),))]
+    assert [(each.collective.axes, each.place) for each in truth.answers] == [(("copies",), 0)]
+    assert truth.gone == ()
+
+
+@pytest.mark.parametrize("devices", [16, 12])
+@pytest.mark.parametrize("given", [{}, {"mesh": "x=8"}])
+def test_a_pmap_over_devices_that_are_not_there_is_one_clear_error(devices: int, given: dict[str, Any]):
+    with pytest.raises(
+        MeshError, match=r"takes as many devices as .* this process has 8: .*sw\.simulate.*jax\.shard_map or jax\.jit"
+    ):
+        sw.doctor(jax.pmap(lambda a: a * 2), jax.ShapeDtypeStruct((devices, 4), jnp.float32), **given)
+
+
+def test_what_goes_wrong_inside_of_a_pmap_is_told_as_it_is():
+    with pytest.raises(CompileError, match="ValueError: no"):
+        sw.doctor(jax.pmap(_raises), jax.ShapeDtypeStruct((8, 4), jnp.float32), mesh="x=8")

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 from commands import in_a_folder, module_of, said  # noqa: F401  the folder is a fixture
 
@@ -241,6 +242,33 @@ def test_lock_and_check(module, capsys):
     assert main(["lock", "--check"]) == 0
 
 
+def test_layouts_are_held_where_asked_for_and_are_those_of_the_compiled_program(module, capsys):
+    edit(module, "def total", "def turned(x):\n    return {'t': x.T, 's': x.sum()}\n\n\ndef total")
+    assert main(["lock", f"{module}:turned", *ARGS, "--layouts"]) == 0
+    (entry,) = lockfile.read("comms.lock").entries
+    assert entry.arguments == (lockfile.Laid("x", "[I_x, J]"),)
+    assert entry.results == (lockfile.Laid("result['s']", "[]"), lockfile.Laid("result['t']", "[I, J_x]"))
+    mesh = sw.make_mesh("x=4")
+    x = sw.put(jnp.ones((8, 4)), "A[I_x, J]", mesh)
+    made = jax.jit(lambda x: {"t": x.T, "s": x.sum()}).lower(x).compile().output_shardings
+    assert (made["s"].is_fully_replicated, made["t"].spec) == (True, jax.P(None, "x"))
+    capsys.readouterr()
+    assert main(["lock", "--check"]) == 0
+    edit(module, "x.T", "x * 2")
+    assert main(["lock", "--check"]) == 1
+    assert "! result result['t']: [I_x, J], locked [I, J_x]" in capsys.readouterr().out
+    assert main(["lock", "--update"]) == 0
+    assert lockfile.read("comms.lock").entries[0].results == (
+        lockfile.Laid("result['s']", "[]"), lockfile.Laid("result['t']", "[I_x, J]"),
+    )  # fmt: skip
+
+
+def test_no_time_is_held_where_none_can_be_modelled(module, capsys):
+    assert main(["lock", f"{module}:total", *ARGS, "--time"]) == 2
+    assert "no time is modelled for cpu:4: one host plays all its devices" in said(capsys)
+    assert not Path("comms.lock").exists()
+
+
 def test_locking_overwrites_the_named_entry_alone(module):
     assert main(["lock", f"{module}:total", *ARGS]) == 0
     assert main(["lock", f"{module}:total", *ARGS, "--name", "again"]) == 0
@@ -290,7 +318,8 @@ def test_entries_of_tests_are_left_to_them(capsys):
         (("a:f", "--check", "--update"), "ask for one of them"),
         (("--check",), "there is no lock file comms.lock: write one with `shardwise lock module:function`"),
         (("--check", "a.lock", "b.lock"), "a.lock and b.lock: one lock file at a time"),
-        (("--check", "--mesh", "x=4"), "--mesh: --check and --update compile as the lock file says"),
+        (("--check", "--mesh", "x=4"), "--mesh: --check and --update go by what the lock file says"),
+        (("--check", "--layouts"), "--layouts: --check and --update go by what the lock file says"),
         (("--check", "damaged.lock"), "damaged.lock: not TOML"),
         (("--check", "held.lock", "a:g"), "a:g is not locked (did you mean 'a:f'?)"),
         (("--check", "both.lock"), "one process cannot compile for the platforms cpu and gpu at once"),

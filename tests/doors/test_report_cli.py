@@ -58,6 +58,9 @@ REFUSED = [
     ([*GIVEN, "-o", "nowhere/a.html"], "nowhere/a.html: there is no folder nowhere in "),
     ([*GIVEN, "--on", "v99:2x2"], "v99"),
     (["A[I_q]", "--mesh", "x=4"], "missing arrow"),
+    ([*GIVEN, "--args", "f32[8]"], "--args belong to a function, as train.py:step, and this is none: leave it out"),
+    (["train.py:step", "--sizes", "I=4", "--pad"], "--sizes, --pad belong to an equation, and train.py:step names a function"),
+    (["train.py:step", "--mesh", "x=4"], "train.py"),
 ]
 
 
@@ -72,7 +75,7 @@ def test_the_example_of_the_help_works(capsys, tmp_path):
     assert main(["report", "--help"]) == 0
     examples = re.findall(r"shardwise (report .*)$", capsys.readouterr().out.split("examples:")[1], re.MULTILINE)
 
-    assert len(examples) == 4  # the second one compiles: tests/rehearsal; the others need files: test_help
+    assert len(examples) == 5  # the second one compiles: tests/rehearsal; the others need files: test_help
     assert main(shlex.split(examples[0])) == 0
     assert (tmp_path / "report.html").exists()
 
@@ -102,13 +105,48 @@ def test_an_audit_of_another_program_shows_how_it_differs(plan):
 
 
 def test_what_is_no_plan_and_no_audit_of_it_is_refused(plan):
-    with pytest.raises(PlanError, match=r"not of str: give what sw\.plan"):
+    with pytest.raises(PlanError, match=r"or a diagnosis, not of str: give what sw\.plan or sw\.doctor"):
         sw.report(EQUATION)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="str is no audit"):
         sw.report(plan, "audit")  # type: ignore[arg-type]
     audit = audit_text(EMPTY, name="f", target="v5e:2x2", mesh=Mesh.parse("y=4"), hardware=sw.hardware("tpu-v5e"))
     with pytest.raises(MeshError, match="on mesh y=4, and the plan is for mesh x=4"):
         sw.report(plan, audit)
+
+
+MOVING = """\
+def step(a, w):
+    return a.sum(axis=1) @ w  # <b>
+"""
+
+
+def test_a_function_is_told_place_by_place(capsys, tmp_path):
+    (tmp_path / "moving.py").write_text(MOVING)
+    call = ["--args", "bfloat16[64,512@x] bfloat16[64,8]", "--mesh", "x=8", "--platform", "cpu", "--axis-types", "auto"]
+    assert main(["report", "moving.py:step", *call, "--hardware", "tpu-v5e", "-o", "why.html"]) == 0
+    assert "wrote why.html" in capsys.readouterr().out
+    made = (tmp_path / "why.html").read_text(encoding="utf-8")
+    assert made.startswith("<!DOCTYPE html>")
+    assert "moving.py:2" in made
+    assert "sums over J, which x splits" in made
+    assert "&lt;b&gt;" in made
+    assert "<b>" not in made
+
+
+def test_a_diagnosis_is_a_report_with_the_places_in_its_own_order():
+    import jax
+
+    mesh = jax.sharding.AbstractMesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    a = jax.ShapeDtypeStruct((64, 64), "float32", sharding=jax.NamedSharding(mesh, jax.P("x")))
+    found = sw.doctor(lambda a: (a.sum(0), a @ a), a, hardware="tpu-v5e")
+    made = sw.report(found)
+    assert len(found.places) == 2
+    assert made.title == "why data moves in a lambda"
+    costs = [made.html.index(f"<td>{number}</td>") for number in ("1", "2")]
+    assert costs == sorted(costs)
+    assert [place.seconds for place in found.places] == sorted((place.seconds for place in found.places), reverse=True)
+    with pytest.raises(PlanError, match=r"takes that alone: with devices \(sw.doctor"):
+        sw.report(found, against=found)
 
 
 def test_without_jinja2_the_extra_is_named(plan, monkeypatch):

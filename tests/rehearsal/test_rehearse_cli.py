@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -111,6 +112,21 @@ def test_lock_for_devices_that_are_not_attached(module, capsys):
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(module)]
     assert told == [f"{module}:total@cpu:8: as locked", f"{module}:total@v5e:2x4: as locked"]
     assert dict(lockfile.read("comms.lock").entries[1].versions).keys() == {"jax", "libtpu"}
+
+
+@pytest.mark.needs("tpu")
+def test_lock_holds_the_modelled_time_and_layouts_where_asked_for(module, capsys):
+    split = ("--args", "float32[8@x,4]", "--mesh", "x=8", "--on", "v5e:2x4")
+    assert main(["lock", f"{module}:total", *split, "--time", "--layouts"]) == 0
+    (entry,) = lockfile.read("comms.lock").entries
+    assert entry.seconds is not None
+    assert entry.seconds > 0
+    assert (entry.arguments, entry.results) == ((lockfile.Laid("x", "[I_x, J]"),), (lockfile.Laid("result", "[I]"),))
+    assert main(["lock", "--check"]) == 0
+    lockfile.write("comms.lock", [dataclasses.replace(entry, seconds=2 * entry.seconds)])
+    capsys.readouterr()
+    assert main(["lock", "--check"]) == 1
+    assert "! modelled time: " in capsys.readouterr().out
 
 
 @pytest.mark.needs("tpu")

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
         from shardwise.commands.show import check_form
 
         check_form(options.output)
-    found = _tried(options) if options.attempt else _diagnosed(options.function, options)
+    found = _tried(options) if options.attempt else diagnosed_by(options.function, options)
     if options.json:
         from shardwise.functions.diagnosis_facts import facts
 
@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found.stop is not None else 0
 
 
-def _diagnosed(reference: str, options: argparse.Namespace) -> Any:
+def diagnosed_by(reference: str, options: argparse.Namespace) -> Any:
+    """What the doctor says of a function, called as the command line says."""
     made = made_by(reference, options)
     if options.on == "here":
         made = dataclasses.replace(made, on="")
@@ -57,7 +58,7 @@ def _tried(options: argparse.Namespace) -> Any:
     if not where.endswith(".py"):
         raise ShardwiseError(f"--try changes a copy of a file: name it, as train.py:step, and not {one_line(options.function)}")
     pastes: list[Any] = []
-    found = _diagnosed(options.function, options)
+    found = diagnosed_by(options.function, options)
     text, name_now = Path(where).read_text(encoding="utf-8"), Path(where).name
     for number in range(MOST_TRIED):
         first = found.stop.options[0] if found.stop is not None and found.stop.options else None
@@ -67,7 +68,7 @@ def _tried(options: argparse.Namespace) -> Any:
         text = apply(first.paste, text)
         name_now = f"{Path(where).stem}_{number + 1}.py"
         with _copied(text, name_now) as copy:
-            found = _diagnosed(f"{copy}:{name}", options)
+            found = diagnosed_by(f"{copy}:{name}", options)
     return dataclasses.replace(found, pastes=tuple(pastes))
 
 

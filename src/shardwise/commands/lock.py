@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from shardwise import writing
 from shardwise.chips.topology import Topology
-from shardwise.commands.making import compiled, made_by, start, versions
+from shardwise.commands.making import compiled, made_by, prepared, start, users_output_aside, versions, widest
+from shardwise.commands.session import enough_bits
 from shardwise.compiled import lockfile
 from shardwise.compiled.drift import difference, report, versions_lines
 from shardwise.compiled.lockfile import Entry, Lock, Made
@@ -59,12 +62,12 @@ def _to_write(name: str) -> Path:
 def _refuse_making(options: argparse.Namespace) -> None:
     given = [
         f"--{name.replace('_', '-')}"
-        for name in ("args", "mesh", "axis_types", "on", "platform", "name")
+        for name in ("args", "mesh", "axis_types", "on", "platform", "name", "layouts", "time")
         if getattr(options, name)
     ]
     if given:
         raise ShardwiseError(
-            f"{', '.join(given)}: --check and --update compile as the lock file says; lock a function anew without them"
+            f"{', '.join(given)}: --check and --update go by what the lock file says; lock a function anew without them"
         )
 
 
@@ -77,15 +80,49 @@ def _lock_functions(path: Path, functions: list[str], options: argparse.Namespac
     lockfile.held_in(path)  # a damaged one is told before anything long
     made = [made_by(function, options) for function in functions]
     start(made)
-    entries = [_entry(options.name or how.function, how, path, options) for how in made]
+    held = _Held(options.layouts, options.time)
+    entries = [_entry(options.name or how.function, how, path, options, held) for how in made]
     _write(path, entries)
     return 0
 
 
-def _entry(name: str, made: Made, path: Path, options: argparse.Namespace) -> Entry:
-    folder = path.absolute().parent
-    audit = compiled(made, folder, started=True, inside=None if options.allow_outside else project_of(path))
-    return lockfile.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What an entry holds beside collectives and memory: layouts of arguments and results, the modelled time."""
+
+    layouts: bool
+    time: bool
+
+
+def _entry(name: str, made: Made, path: Path, options: argparse.Namespace, held: _Held) -> Entry:
+    folder, inside = path.absolute().parent, None if options.allow_outside else project_of(path)
+    audit = compiled(made, folder, started=True, inside=inside)
+    entry = lockfile.lock_entry(audit, name=name, folder=folder, made=made, versions=versions(audit.target))
+    if held.time:
+        entry = replace(entry, seconds=_modelled_seconds(audit))
+    if held.layouts:
+        from shardwise.functions.boundaries import boundaries
+
+        function, args, mesh = prepared(made, folder, started=True, inside=inside)
+        with users_output_aside(), enough_bits(widest(args)):
+            arguments, results = boundaries(function, *args, mesh=mesh, on=made.on or None)
+        entry = replace(entry, arguments=arguments, results=results)
+    return entry
+
+
+def _modelled_seconds(audit: Any) -> float:
+    """What a call takes by the compiled schedule.
+
+    Raises:
+        ShardwiseError: it cannot be modelled.
+    """
+    from shardwise.compiled.table import replayed
+
+    timeline = replayed(audit)
+    if timeline is None:
+        why = "its text was not read whole" if audit.unread else "one host plays all its devices, or its chip is not known"
+        raise ShardwiseError(f"no time is modelled for {audit.target}: {why}; leave --time out, or name devices with --on")
+    return timeline.step_seconds
 
 
 def _write(path: Path, entries: list[Entry]) -> None:
@@ -149,7 +186,7 @@ def _is_sound(made: Made) -> bool:
 def _made_again(old: Entry, made: Made, path: Path, options: argparse.Namespace) -> Entry | None:
     """What a locked function compiles to now; None, with the reason on stderr, where it cannot be told."""
     try:
-        new = _entry(old.name, made, path, options)
+        new = _entry(old.name, made, path, options, _Held(old.arguments is not None, old.seconds is not None))
         if new.target == old.target:
             return new
         why = f"it compiles for {new.target} here: check it where {old.target} is, or name its --platform"

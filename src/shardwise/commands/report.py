@@ -1,9 +1,10 @@
-"""`sw.report` and `shardwise report`: a plan and what became of it, or what changed, as one page that needs nothing else."""
+"""`sw.report` and `shardwise report`: a plan and what became of it, what changed, or why data moves: one page for itself."""
 
 from __future__ import annotations
 
 import argparse
 import html
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,18 @@ from shardwise.version import VERSION
 if TYPE_CHECKING:
     from shardwise.compiled.audit import Audit
     from shardwise.compiled.records import Record
+    from shardwise.functions.diagnosis import Diagnosis
     from shardwise.schedule.timeline import Timeline
 
 FILES = (".json", ".lock", ".toml")  # what is compared, and no equation
+_FUNCTION = re.compile(r"[^\s\[\]]+:[^\s\[\]:/\\]+")
 
 
 class Report:
-    """A page of HTML about one plan, or about what changed; it shows itself in a notebook, and is saved as a file to send.
+    """A page of HTML about one plan, what changed, or why data moves; it shows itself in a notebook, and is saved as a file.
 
     Attributes:
-        title: the equation, or what changed.
+        title: the equation, what changed, or the function that was diagnosed.
         html: the whole page.
     """
 
@@ -57,7 +60,7 @@ class Report:
 
 
 def report(
-    plan: Ranking | Audit, audit: Audit | None = None, measured: Timeline | None = None, *, against: Any = None
+    plan: Ranking | Audit | Diagnosis, audit: Audit | None = None, measured: Timeline | None = None, *, against: Any = None
 ) -> Report:
     """A plan as one page of HTML that fetches nothing: placements, the program step by step, timeline, ranking, code.
 
@@ -74,8 +77,10 @@ def report(
     >>> report(sw.plan("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes=sizes, mesh="x=4", hardware="tpu-v5e"), against=old).title
     'What changed: A[I, J_x] · B[J_x, K] -> C[I, K]'
 
+    Of a diagnosis the page holds every place where data moves, why, and the way out.
+
     Args:
-        plan: of `sw.plan`; with `against` an audit too.
+        plan: of `sw.plan`; with `against` an audit too. Or what `sw.doctor` says of a function, alone.
         audit: of the plan's best program, compiled (`sw.rehearse` or `sw.audit`): its collectives, memory and timeline are
             shown beside the estimate.
         measured: a run of the plan's best program, as `sw.trace` gives it: shown beside the other two.
@@ -90,17 +95,38 @@ def report(
     from shardwise.pictures.reports import sheet
     from shardwise.runtime.code import source
 
+    if _is_diagnosis(plan):
+        if (audit, measured, against) != (None, None, None):
+            raise PlanError(
+                "a page about a diagnosis takes that alone: with devices (sw.doctor(..., on=)) it holds their audit"
+            )
+        return diagnosed(plan)
     if against is not None:
         if audit is not None or measured is not None:
             raise PlanError("a page about what changed takes two of a kind alone: give one plan or audit, and against=")
         return changes(_record(plan), _record(against))
     if not isinstance(plan, Ranking):
-        raise PlanError(f"a report is made of a plan, not of {type(plan).__name__}: give what sw.plan(...) returns")
+        raise PlanError(
+            f"a report is made of a plan or a diagnosis, not of {type(plan).__name__}: give what sw.plan or sw.doctor returns"
+        )
     if audit is not None:
         _check_audit(plan, audit)
     title = str(plan.task.equation)
     told = sheet(plan, source(plan.best.program, title, sizes=plan.task.sizes), audit, measured)
     return Report(one_line(title), report_page(told, VERSION))
+
+
+def _is_diagnosis(given: Any) -> bool:
+    return hasattr(given, "places") and hasattr(given, "totals")  # by its type it could not be told without JAX
+
+
+def diagnosed(found: Any) -> Report:
+    """Why data moves in a function, as a page."""
+    from shardwise.pictures.diagnoses import diagnosis_picture
+    from shardwise.pictures.page import page
+
+    picture = diagnosis_picture(found)
+    return Report(one_line(picture.title), page(picture))
 
 
 def changes(new: Record, old: Record) -> Report:
@@ -138,7 +164,12 @@ def run(options: argparse.Namespace) -> int:
     """Write a report as the command line says."""
     writing.check(options.output)
     path = check_form(options.output)
-    made = _changes(options) if options.against else report(*_asked(options))
+    asked = options.equation
+    if _FUNCTION.fullmatch(asked) and Path(asked).suffix not in FILES:
+        made = diagnosed(_diagnosis(options))
+    else:
+        _refuse(options, ("args", "axis_types", "platform"), "belong to a function, as train.py:step, and this is none")
+        made = _changes(options) if options.against else report(*_asked(options))
     writing.keeping(options.output, made.save)
     print(f"wrote {path}: {bytes_text(len(made.html.encode()))}, open it in a browser")
     return 0
@@ -155,6 +186,21 @@ def _changes(options: argparse.Namespace) -> Report:
     if Path(options.equation).suffix in FILES:
         return changes(records.read(options.equation), old)
     return changes(_record(_planned(options)), old)
+
+
+def _diagnosis(options: argparse.Namespace) -> Any:
+    """What the doctor says of a function."""
+    from shardwise.commands.doctor import diagnosed_by
+
+    of_plans = ("sizes", "dtype", "memory_limit", "pad", "exact", "against", "measured")
+    _refuse(options, of_plans, f"belong to an equation, and {one_line(options.equation)} names a function")
+    return diagnosed_by(options.equation, options)
+
+
+def _refuse(options: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    if given:
+        raise PlanError(f"{', '.join(given)} {why}: leave {'it' if len(given) == 1 else 'them'} out")
 
 
 def _asked(options: argparse.Namespace) -> tuple[Ranking, Audit | None, Timeline | None]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwise.compiled.lockfile import MEMORY_TOLERANCE, Entry, Row, row_order
+from shardwise.compiled.lockfile import MEMORY_TOLERANCE, Entry, Laid, Row, row_order
 from shardwise.errors import counted, leading, one_line
 from shardwise.layout import Axes
-from shardwise.units import bytes_text
+from shardwise.units import bytes_text, seconds_text
 
 MOST_SOURCES = 3
+SECONDS_TOLERANCE = 0.01  # the part by which modelled seconds may change: schedules differ a little from compiler to compiler
 Key = tuple[str, Axes, str, bool]
 
 
@@ -46,6 +47,9 @@ def difference(old: Entry, new: Entry, memory_tolerance: float = MEMORY_TOLERANC
         elif before and after and before != after:  # one side alone: loops without a trip
             moved.append(_moved_line(before, after))
     lines += _memory_lines(old, new, memory_tolerance)
+    lines += _seconds_lines(old, new)
+    lines += _layout_lines("argument", old.arguments, new.arguments)
+    lines += _layout_lines("result", old.results, new.results)
     if new.unread != old.unread:
         now, then = (counted(entry.unread, "thing") for entry in (new, old))
         lines.append(f"! {now} of the compiled text could not be read, {then} when it was locked")
@@ -143,3 +147,39 @@ def _memory_lines(old: Entry, new: Entry, tolerance: float) -> Iterator[str]:
         if abs(now - then) > tolerance * then:
             change = f" ({now / then - 1:+.0%})" if then else ""
             yield f"! memory, {name}: {bytes_text(now)}, locked {bytes_text(then)}{change}"
+
+
+def _seconds_lines(old: Entry, new: Entry) -> Iterator[str]:
+    then, now = old.seconds, new.seconds
+    if then is None:
+        return
+    if now is None:
+        yield f"! the modelled time is not known now, and was {seconds_text(then)} when it was locked"
+    elif abs(now - then) > SECONDS_TOLERANCE * then:
+        change = f" ({now / then - 1:+.0%})" if then else ""
+        yield f"! modelled time: {seconds_text(now)}, locked {seconds_text(then)}{change}"
+
+
+def _layout_lines(what: str, old: Sequence[Laid] | None, new: Sequence[Laid] | None) -> Iterator[str]:
+    """Each argument or result that lies otherwise than locked, that is new, or that is gone."""
+    if old is None:
+        return
+    if new is None:
+        yield f"! layouts of {what}s are not known now, and were when they were locked"
+        return
+    then, now = (_by_name(laid) for laid in (old, new))
+    for name in dict.fromkeys((*then, *now)):
+        if name not in now:
+            yield one_line(f"- {what} {name}, {then[name]}")
+        elif name not in then:
+            yield one_line(f"+ {what} {name}, {now[name]}")
+        elif then[name] != now[name]:
+            yield one_line(f"! {what} {name}: {now[name]}, locked {then[name]}")
+
+
+def _by_name(laid: Sequence[Laid]) -> dict[str, str]:
+    """Layouts by name; what has a name that stands already is told with its place."""
+    found: dict[str, str] = {}
+    for place, each in enumerate(laid):
+        found[each.name if each.name and each.name not in found else f"{each.name} (number {place})"] = each.layout
+    return found

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise import writing
 from shardwise.compiled.facts import Collective
-from shardwise.errors import FileError, did_you_mean, one_line
+from shardwise.compiled.toml_values import REPAIR, Table, table_text, value_text, whole
+from shardwise.errors import FileError, one_line
 from shardwise.layout import Axes
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Laid:
+    """An argument or a result by its name, and its layout in the notation: `[I_x, J]`."""
+
+    name: str
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
 class Made:
     """How an entry was made, in the words of the command line, so that it can be made again; empty where not given."""
 
@@ -69,7 +78,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One compiled function on one target. `versions` are for information: another compiler alone is no drift."""
+    """One compiled function on one target.
+
+    Attributes:
+        versions: for information: another compiler alone is no drift.
+        arguments, results: how they lie, where that was asked for; None where it was not.
+        seconds: what a call takes, modelled from the schedule, where that was asked for.
+    """
 
     name: str
     target: str
@@ -79,6 +94,9 @@ class Entry:
     unread: int = 0
     versions: tuple[tuple[str, str], ...] = ()
     made: Made | None = None
+    arguments: tuple[Laid, ...] | None = None
+    results: tuple[Laid, ...] | None = None
+    seconds: float | None = None
 
     @property
     def key(self) -> str:
@@ -151,7 +169,7 @@ def merged(rows: Iterable[Row]) -> tuple[Row, ...]:
         alike = row.kind, row.axes, row.dtype, row.source, row.trips_known
         grouped[*alike, row.wire_bytes / max(row.count, 1)].append(row)
     made = (
-        replace(found[0], count=sum(row.count for row in found), wire_bytes=_number(math.fsum(row.wire_bytes for row in found)))
+        replace(found[0], count=sum(row.count for row in found), wire_bytes=whole(math.fsum(row.wire_bytes for row in found)))
         for found in grouped.values()
     )
     return tuple(sorted(made, key=row_order))
@@ -187,11 +205,6 @@ def place(source: str) -> tuple[str, int]:
     """
     match = re.fullmatch(r"(.*):([0-9]{1,9})", source, re.DOTALL)
     return (match[1], int(match[2])) if match else (source, 0)
-
-
-def _number(value: float) -> float:
-    """A whole number without its `.0`."""
-    return int(value) if abs(value) < 2**53 and value == int(value) else value
 
 
 # Writing.
@@ -243,7 +256,7 @@ def text_of(lock: Lock) -> str:
       { source = "layer.py:14", kind = "all-gather", axes = ["x"], dtype = "bfloat16", count = 1, wire_bytes = 14680064 },
     ]
     """
-    lines = [f"{HEADER}version = {VERSION}", f"memory_tolerance = {_value(lock.memory_tolerance)}"]
+    lines = [f"{HEADER}version = {VERSION}", f"memory_tolerance = {value_text(lock.memory_tolerance)}"]
     for entry in sorted(lock.entries, key=lambda entry: (entry.name, entry.target)):
         lines += ["", "[[program]]", *_program_lines(entry)]
     return "\n".join(lines) + "\n"
@@ -251,51 +264,31 @@ def text_of(lock: Lock) -> str:
 
 def _program_lines(entry: Entry) -> Iterator[str]:
     for name in ("name", "target", "mesh"):
-        yield f"{name} = {_value(getattr(entry, name))}"
-    yield f"wire_bytes = {_value(_number(entry.wire_bytes))}"
-    rows = [f"  {_table(_row_facts(row))}," for row in entry.rows]
+        yield f"{name} = {value_text(getattr(entry, name))}"
+    yield f"wire_bytes = {value_text(whole(entry.wire_bytes))}"
+    rows = [f"  {table_text(_row_facts(row))}," for row in entry.rows]
     yield from ["collectives = [", *rows, "]"] if rows else ["collectives = []"]
     if entry.memory is not None:
-        yield f"memory = {_table({field.name: getattr(entry.memory, field.name) for field in fields(entry.memory)})}"
+        yield f"memory = {table_text({field.name: getattr(entry.memory, field.name) for field in fields(entry.memory)})}"
+    if entry.seconds is not None:
+        yield f"seconds = {value_text(entry.seconds)}"
+    for name in ("arguments", "results"):
+        laid = getattr(entry, name)
+        if laid is not None:
+            listed = [f"  {table_text({'name': each.name, 'layout': each.layout})}," for each in laid]
+            yield from [f"{name} = [", *listed, "]"] if listed else [f"{name} = []"]
     if entry.unread:
         yield f"unread = {entry.unread}"
     if entry.made is not None:
         facts = {field.name: getattr(entry.made, field.name) for field in fields(entry.made)}
-        yield f"made = {_table({name: value for name, value in facts.items() if value or name == 'function'})}"
+        yield f"made = {table_text({name: value for name, value in facts.items() if value or name == 'function'})}"
     if entry.versions:
-        yield f"versions = {_table(dict(entry.versions))}"
+        yield f"versions = {table_text(dict(entry.versions))}"
 
 
 def _row_facts(row: Row) -> dict[str, Any]:
     facts = {name: getattr(row, name) for name in ("source", "kind", "axes", "dtype", "count", "wire_bytes")}
     return facts if row.trips_known else facts | {"trips_known": False}
-
-
-def _table(facts: Mapping[str, Any]) -> str:
-    return "{ " + ", ".join(f"{_key(name)} = {_value(value)}" for name, value in facts.items()) + " }"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
-
-
-def _value(value: Any) -> str:
-    """A value in TOML; https://toml.io/en/v1.0.0."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(_number(value))  # as TOML writes numbers too
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return '"' + "".join(map(_escaped, value)) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if character < " " or character in "\x7f\x85\u2028\u2029":  # the last three are legal, and break lines in editors
-        return f"\\u{ord(character):04x}"
-    return "\ufffd" if "\ud800" <= character <= "\udfff" else character
 
 
 # Reading.
@@ -317,7 +310,7 @@ def read(path: str | Path) -> Lock:
     except FileNotFoundError:
         raise FileError(f"there is no lock file {path}: write one with `shardwise lock module:function`") from None
     except UnicodeDecodeError as error:
-        raise FileError(f"{path}: not a text in UTF-8 (byte {error.start}); {_REPAIR}") from None
+        raise FileError(f"{path}: not a text in UTF-8 (byte {error.start}); {REPAIR}") from None
     except OSError as error:
         raise FileError(f"{path}: the lock file cannot be read: {error.strerror or error}") from None
     except FileError:
@@ -335,17 +328,14 @@ def parse(text: str, path: str = "comms.lock") -> Lock:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise FileError(f"{path}: not TOML: {one_line(str(error))}; {_REPAIR}") from None
+        raise FileError(f"{path}: not TOML: {one_line(str(error))}; {REPAIR}") from None
     except RecursionError:
-        raise FileError(f"{path}: not a lock file: its values are nested too deeply; {_REPAIR}") from None
+        raise FileError(f"{path}: not a lock file: its values are nested too deeply; {REPAIR}") from None
     return _lock(data, text, path)
 
 
-_REPAIR = "restore it from version control, or delete it and write it again with `shardwise lock`"
-
-
 def _lock(data: dict[str, Any], text: str, path: str) -> Lock:
-    head = _Table(data, path)
+    head = Table(data, path)
     version = head.take("version", int)
     if version != VERSION:
         raise FileError(
@@ -362,78 +352,52 @@ def _lock(data: dict[str, Any], text: str, path: str) -> Lock:
     entries: dict[str, Entry] = {}
     for data_of_one, line in zip(programs, starts, strict=False):
         where = f"{path}, the program at line {line}" if line else path
-        entry = _entry(_Table(data_of_one, where))
+        entry = _entry(Table(data_of_one, where))
         if entry.key in entries:
             raise FileError(f"{where}: {one_line(entry.key)} stands twice: delete one of them")
         entries[entry.key] = entry
     return Lock(tuple(entries.values()), tolerance)
 
 
-def _entry(table: _Table) -> Entry:
+def _entry(table: Table) -> Entry:
     name, target, mesh = (table.take(key, str) for key in ("name", "target", "mesh"))
     total = table.take("wire_bytes", float)
-    rows = tuple(sorted((_row(_Table(each, table.where)) for each in table.take("collectives", list)), key=row_order))
+    rows = tuple(sorted((_row(Table(each, table.where)) for each in table.take("collectives", list)), key=row_order))
     memory, made, versions = (table.take(key, dict, None) for key in ("memory", "made", "versions"))
-    unread = table.take("unread", int, 0)
+    unread, seconds = table.take("unread", int, 0), table.take("seconds", float, None)
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise FileError(f"{table.where}: seconds = {seconds} is not possible; {REPAIR}")
+    arguments, results = (_laid(table, key) for key in ("arguments", "results"))
     table.end()
     entry = Entry(
         name, target, mesh, rows,
-        memory=None if memory is None else Memory(**_Table(memory, table.where).all_of(Memory, int)),
+        memory=None if memory is None else Memory(**Table(memory, table.where).all_of(Memory, int)),
         unread=unread,
         versions=tuple(sorted((key, str(value)) for key, value in (versions or {}).items())),
-        made=None if made is None else Made(**_Table(made, table.where).all_of(Made, str)),
+        made=None if made is None else Made(**Table(made, table.where).all_of(Made, str)),
+        arguments=arguments, results=results, seconds=seconds,
     )  # fmt: skip
     if not math.isclose(entry.wire_bytes, total, rel_tol=1e-9):
         raise FileError(
-            f"{table.where}: its collectives send {_number(entry.wire_bytes)} bytes together, and wire_bytes says {total}: "
+            f"{table.where}: its collectives send {whole(entry.wire_bytes)} bytes together, and wire_bytes says {total}: "
             "a line is missing or was changed by hand; write it again with `shardwise lock --update`"
         )
     return entry
 
 
-def _row(table: _Table) -> Row:
+def _laid(table: Table, key: str) -> tuple[Laid, ...] | None:
+    listed = table.take(key, list, None)
+    return None if listed is None else tuple(Laid(**Table(each, table.where).all_of(Laid, str)) for each in listed)
+
+
+def _row(table: Table) -> Row:
     axes = table.take("axes", list)
     if not all(isinstance(axis, str) for axis in axes):
         raise FileError(f"{table.where}: axes = {axes}: each is a name in quotes")
     kind, dtype, source = (table.take(key, str) for key in ("kind", "dtype", "source"))
     count, sent = table.take("count", int), table.take("wire_bytes", float)
     if count < 0 or not 0 <= sent < math.inf:
-        raise FileError(f"{table.where}: {one_line(kind)}: a count of {count} with {sent} bytes is not possible; {_REPAIR}")
+        raise FileError(f"{table.where}: {one_line(kind)}: a count of {count} with {sent} bytes is not possible; {REPAIR}")
     row = Row(kind, tuple(axes), dtype, source, count, sent, table.take("trips_known", bool, True))
     table.end()
     return row
-
-
-_REQUIRED: Any = object()
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list", dict: "a table"}
-
-
-class _Table:
-    """A table of the file from which keys are taken; what is missing, of another type or left over is an error."""
-
-    def __init__(self, data: Any, where: str) -> None:
-        if not isinstance(data, dict):
-            raise FileError(f"{where}: {data!r} stands where a table belongs; {_REPAIR}")
-        self.data = dict(data)
-        self.where = where
-        self.known: list[str] = []
-
-    def take(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
-        self.known.append(key)
-        value = self.data.pop(key, default)
-        if value is _REQUIRED:
-            raise FileError(f"{self.where}: {key} is missing; {_REPAIR}")
-        fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
-        if value is not default and (not fits or (isinstance(value, bool) and kind is not bool)):
-            raise FileError(f"{self.where}: {key} = {value!r} is not {_WORDS[kind]}; {_REPAIR}")
-        return value
-
-    def all_of(self, what: type, kind: type) -> dict[str, Any]:
-        """Every field of a dataclass; those with a default may be missing."""
-        taken = {f.name: self.take(f.name, kind, f.default if f.default == "" else _REQUIRED) for f in fields(what)}
-        self.end()
-        return taken
-
-    def end(self) -> None:
-        for key in self.data:
-            raise FileError(f"{self.where}: the key {key!r} is not known{did_you_mean(key, self.known)}")

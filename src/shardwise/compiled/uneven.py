@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Uneven:
     """A constraint that splits a dimension of an array over axes that do not divide it, the line that asks for it, if known.
 
-    `leaves`: the array is a result of the function.
+    `leaves`: the array is a result of the function; `shape` that of the array.
     """
 
     array: str
@@ -34,6 +34,7 @@ class Uneven:
     parts: int
     line: str = ""
     leaves: bool = False
+    shape: tuple[int, ...] = ()
 
     @property
     def padded(self) -> int:
@@ -81,7 +82,7 @@ def _of_constraint(equation: Any, sharding: NamedSharding, name: str, leaves: bo
         axes = tuple(str(name) for name in names) if isinstance(names, tuple) else ()
         parts = math.prod(sharding.mesh.shape[axis] for axis in axes)
         if size % parts:
-            yield Uneven(array, dim, size, axes, parts, line_of(equation), leaves)
+            yield Uneven(array, dim, size, axes, parts, line_of(equation), leaves, tuple(aval.shape))
 
 
 def line_of(equation: Any) -> str:

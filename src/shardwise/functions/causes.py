@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from shardwise.intent.flattening import layout_named
 from shardwise.intent.flowgraph import Graph, Operation, Source, Value
-from shardwise.intent.movements import Movement, called, subject_of
+from shardwise.intent.movements import Movement, called, is_opaque, subject_of
 from shardwise.intent.rules import Factors, Rule
+from shardwise.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,14 @@ class Cause:
 
     `equation`: of a matmul or another operation that needs it, in the notation, with the layouts before anything moves.
     `others`: the numbers of the other values that meet there.
+    `uneven`: it moves since its layout's axes do not divide its sizes.
     """
 
     says: str
     sources: tuple[Source, ...] = ()
     equation: str = ""
     others: tuple[int, ...] = ()
+    uneven: bool = False
 
 
 Users = dict[int, list[tuple[Operation, int]]]
@@ -34,10 +37,10 @@ def cause_of(graph: Graph, moved: Movement, users: Users) -> Cause:
     maker, user = graph.maker(taken), None if moved.user is None else graph.operations[moved.user]
     comes = sources_of(taken, moved.before.axes)
     if moved.kind:
-        return Cause(f"the shard_map asks for it: {moved.kind} over {', '.join(moved.axes)}")
+        return Cause(f"asked for by hand, in a shard_map or pmap: {moved.kind} over {', '.join(moved.axes)}")
     if moved.before.unreduced:
         return _summed(graph, moved, maker, users)
-    if user is not None and user.name == "custom_call" and user.rule is None:
+    if user is not None and is_opaque(user):
         target = user.target.split(" ")[0] or "a custom call"
         says = (
             f"{target} is opaque: the partitioner knows no rule for it and hands it whole arrays; this one is split{_by(comes)}"
@@ -55,10 +58,20 @@ def cause_of(graph: Graph, moved: Movement, users: Users) -> Cause:
     if user is None:
         leaves = sources_of(made, moved.after.axes)
         says = f"it leaves as {moved.after}{_by(leaves)}, and is made as {moved.before}{_by(comes)}"
-        return Cause(says, (*leaves, *comes))
+        uneven = _indivisible(moved, graph.mesh)
+        return Cause(says + (f"; {uneven}, and no result can lie so" if uneven else ""), (*leaves, *comes), uneven=bool(uneven))
     if user.rule is not None and moved.place < len(user.rule.operands):
         return _needed(graph, moved, user, user.rule, users)
     return Cause(f"`{called(user)}` takes it as {moved.after}; it comes as {moved.before}{_by(comes)}", comes)
+
+
+def _indivisible(moved: Movement, mesh: Mesh) -> str:
+    """The sizes that do not allow an array to leave as it lies inside, where the partitioner pads; empty where they do."""
+    return " and ".join(
+        f"{mesh.extent(axes)} devices ({', '.join(axes)}) do not divide {dim} of {size}"
+        for size, (dim, axes) in zip(moved.shape, moved.before.dims, strict=True)
+        if all(axis in mesh.names for axis in axes) and size % mesh.extent(axes)
+    )
 
 
 def _summed(graph: Graph, moved: Movement, maker: Operation | None, users: Users) -> Cause:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import re
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import AxisType
 
 from shardwise.chips import Hardware
-from shardwise.compiled.compiling import name_of
+from shardwise.chips.topology import Topology
+from shardwise.compiled.compiling import name_of, traced_here
 from shardwise.compiled.findings import layouts_not_had
+from shardwise.compiled.needed import inner_jaxprs
+from shardwise.compiled.targets.abstract_arguments import written_mesh
 from shardwise.compiled.targets.lowering import Lowering, lower_on
+from shardwise.compiled.targets.unattached import target_mesh
+from shardwise.compiled.text.sources import is_users
 from shardwise.compiled.uneven import uneven_constraints
-from shardwise.errors import CompileError
+from shardwise.errors import CompileError, MeshError
 from shardwise.functions.causes import Cause, cause_of
 from shardwise.functions.diagnosis import Diagnosis, Place
 from shardwise.functions.explicit import stop_of, whole_tracebacks
 from shardwise.functions.holding import held_whole
-from shardwise.functions.meant import mesh_meant
+from shardwise.functions.paddings import check_arguments, padded
 from shardwise.functions.pasting import text_of
 from shardwise.functions.pricing import Price, Where, hardware_for, price, totals
 from shardwise.functions.remedies import remedied
+from shardwise.functions.repeating import repeated
 from shardwise.functions.truth import HERE, beside, confirmed
 from shardwise.intent.flowgraph import Graph
 from shardwise.intent.movements import Movement, movements
@@ -64,28 +74,31 @@ def doctor(
     """
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
-    where = mesh_meant(args, mesh, None if on == HERE else on)
+    where = mesh_of(function, args, mesh, None if on == HERE else on)
     away = None if on in (None, HERE) else on
     chosen = _estimated_with(where, away, hardware)
+    check_arguments(function, args, Mesh.parse(where))
     try:
         with whole_tracebacks():
-            lowering = lower_on(function, args, away, where, _platform(where))
+            lowering = lower_on(function, args, away, where, platform_of(where))
     except CompileError as error:
         stop = stop_of(error.__cause__, chosen)
         if stop is None:
+            _refuse_pmap(function, args, error)
             raise
         return Diagnosis(name_of(function), Mesh.parse(where), _name(chosen), (), None, stop=stop)
     found, ready = diagnosed(name_of(function), lowering, chosen, remedies=remedies)
     if on is None:
         return found
-    found = beside(found, function, args, on, where)
+    found = beside(found, function, args, on, _called(where, found.mesh))
     return found if ready is None or away is None else confirmed(found, ready, lowering, away, where)
 
 
 def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = True) -> tuple[Diagnosis, Intended | None]:
     """The diagnosis of a lowered function, as far as its annotations say it, and what to propagate again, if it can."""
     linecache.checkcache()  # files may have changed since they were read last
-    uneven = tuple(layouts_not_had(uneven_constraints(lowering.traced.jaxpr.jaxpr)))
+    not_had = uneven_constraints(lowering.traced.jaxpr.jaxpr)
+    uneven = tuple(layouts_not_had(not_had))
     notes = []
     if lowering.replicated:
         more = len(lowering.replicated) - 8
@@ -105,8 +118,9 @@ def diagnosed(name: str, lowering: Lowering, where: Where, *, remedies: bool = T
     if remedies:
         places = remedied(ready, graph, places, members, where)
     found = Diagnosis(
-        name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), uneven, tuple(held_whole(graph)),
-        notes=tuple(notes), unread=graph.unread,
+        name, graph.mesh, hardware, tuple(places), totals(graph, where, moved), (*repeated(graph, where), *uneven),
+        tuple(held_whole(graph)),
+        tuple(padded(not_had, places)), notes=tuple(notes), unread=graph.unread,
     )  # fmt: skip
     return found, ready
 
@@ -150,7 +164,99 @@ def _place(them: Sequence[tuple[Movement, Cause, Price]]) -> Place:
     )  # fmt: skip
 
 
-def _platform(mesh: AnyMesh) -> str:
+def mesh_of(function: Callable[..., Any], args: tuple[Any, ...], mesh: Any, on: str | None) -> AnyMesh:
+    """The mesh that is meant: its axes, and their types.
+
+    Raises:
+        MeshError: none is given, none is in force, and neither an argument nor the function holds one.
+    """
+    written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
+    if mesh is None and written is None:
+        in_force = jax.sharding.get_abstract_mesh()
+        written = _held_mesh(function, args, needed=on is None) if in_force.empty else in_force
+    if mesh is None and written is not None and on is None:
+        return written
+    axes = written if mesh is None else mesh
+    grid = Mesh((("x", Topology.parse(on).size),)) if axes is None and on is not None else Mesh.parse(axes)
+    known = {} if written is None else dict(zip(written.axis_names, written.axis_types, strict=True))
+    types = [known.get(name, AxisType.Explicit) for name in grid.names]
+    if on is not None:
+        return target_mesh(on, grid, axis_types=types)
+    if isinstance(mesh, AnyMesh):
+        return mesh
+    return jax.sharding.AbstractMesh(tuple(size for _, size in grid.axes), grid.names, axis_types=tuple(types))
+
+
+def _held_mesh(function: Callable[..., Any], args: tuple[Any, ...], needed: bool) -> AnyMesh | None:
+    """The mesh of the most devices that a function itself holds: of a constraint, a `jax.shard_map`, a `jax.pmap`."""
+    why = ""
+    try:
+        with whole_tracebacks():
+            found = list(_meshes(traced_here(function, args).jaxpr.jaxpr)) or list(_jitted_on(function, args))
+    except CompileError as error:  # as one whose layouts name axes that are not in force
+        _refuse_pmap(function, args, error)
+        found, why = [], f"\ntraced without one: {error}"
+    if needed and not found:
+        raise MeshError(
+            "no mesh is given, none is in force, and neither an argument nor the function holds one: give mesh='x=4, y=2', or "
+            f"lay arguments out on one{why}"
+        )
+    return max(found, key=lambda mesh: mesh.size, default=None)
+
+
+def _refuse_pmap(function: Callable[..., Any], args: tuple[Any, ...], error: CompileError) -> None:
+    """Say the way out where `jax.pmap` itself refuses: arguments for another number of devices than it has.
+
+    Raises:
+        MeshError: it does.
+    """
+    if not _in_pmap(error):
+        return
+    try:
+        with whole_tracebacks():
+            traced_here(function, args)  # no mesh is in force here, of which pmap knows nothing
+    except CompileError as alone:
+        if _in_pmap(alone):
+            raise MeshError(
+                "a jax.pmap takes as many devices as the first dimension of its arguments is long, and this process has "
+                f"{jax.device_count()}: call sw.simulate(n) with as many before JAX starts, or write it on a mesh, with "
+                f"jax.shard_map or jax.jit (docs.jax.dev/en/latest/migrate_pmap.html)\n{alone}"
+            ) from alone.__cause__
+
+
+def _in_pmap(error: CompileError) -> bool:
+    """Whether an error is raised by `jax.pmap`, and not by what it maps; of an error with a whole traceback."""
+    cause = error.__cause__
+    files = [] if cause is None else [frame.filename for frame in traceback.extract_tb(cause.__traceback__)]
+    mapped = next((place for place, file in enumerate(files) if Path(file).parts[-3:] == ("jax", "_src", "pmap.py")), None)
+    return mapped is not None and not any(is_users(file) for file in files[mapped:])
+
+
+def _jitted_on(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[AnyMesh]:
+    """The meshes of a jitted function's `in_shardings` and `out_shardings`, which only a call of it shows."""
+    if hasattr(function, "trace"):
+        with contextlib.suppress(CompileError):  # static arguments are no arrays in a call
+            yield from _meshes(traced_here(lambda *given: function(*given), args).jaxpr.jaxpr)
+
+
+def _meshes(jaxpr: Any) -> Iterator[AnyMesh]:
+    for equation in jaxpr.eqns:
+        values = (each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,)))
+        held = (getattr(value, "mesh", value) for value in values)
+        yield from (mesh for mesh in held if isinstance(mesh, AnyMesh) and not mesh.empty)
+        for inner in inner_jaxprs(equation.params):
+            yield from _meshes(inner)
+
+
+def _called(mesh: AnyMesh, grid: Mesh) -> AnyMesh:
+    """A mesh with the axes that a function's own program has: one that holds on to another mesh has those of that."""
+    if grid == Mesh.parse(mesh) or grid.size != mesh.size:
+        return mesh
+    sizes, names = tuple(size for _, size in grid.axes), grid.names
+    return jax.sharding.AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def platform_of(mesh: AnyMesh) -> str:
     """What a function is lowered for: what its devices are, or TPUs where there are none."""
     return mesh.devices.flat[0].platform if isinstance(mesh, jax.sharding.Mesh) else "tpu"
 

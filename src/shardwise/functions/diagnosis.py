@@ -16,7 +16,9 @@ from shardwise.intent.shardy import Change
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 
-RemedyKind = Literal["constraint-dropped", "constraint-changed", "argument", "result", "inside", "convert-first", "held"]
+RemedyKind = Literal[
+    "constraint-dropped", "constraint-changed", "argument", "result", "inside", "convert-first", "held", "padded"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Diagnosis:
         places: where data moves: first those whose way out saves most, then the dearest.
         totals: what the whole function costs one device, as far as layouts say it; None where Shardy's passes do not run.
         findings: what else stands out: layouts that cannot be had; with devices, what their audit finds.
+        padded: constraints whose axes do not divide what they split, each with the shape that they would divide.
         held: arguments that every device holds whole and need not, as the state of an optimizer, each with its layout.
         truth: the compiled program beside it, where devices are named.
         notes: what was taken for granted; `unread` what could not be read.
@@ -120,6 +123,7 @@ class Diagnosis:
     totals: Totals | None
     findings: tuple[Finding, ...] = ()
     held: tuple[Remedy, ...] = ()
+    padded: tuple[Remedy, ...] = ()
     truth: object | None = None
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

@@ -16,9 +16,10 @@ def facts(found: Diagnosis) -> dict[str, Any]:
     Keys: `name`, `mesh` (axis to size), `hardware`, `wire_bytes` and `seconds` (of one device in one call, modelled;
     None where Shardy's view is not to be had), `places` (`line`, `via`, `text`, `subjects`, `before`, `after`,
     `collectives`, `wire_bytes`, `seconds`, `times`, `because`, `sources`, `equation`, `by_hand`, `backward`, `notes`,
-    `remedy`), `held` (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None),
-    `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, `whole`, or None), `notes` and `unread`. A remedy
-    has `kind`, `says`, `paste` (`file`, `line`, `old`, `new`, or None), `arguments`, `code`, `layout`, `wire_bytes`,
+    `remedy`), `held` and `padded` (remedies), `stop` (`line`, `text`, `operation`, `equation`, `because`, `options`, or None),
+    `pastes`, `findings`, `truth` (`target`, `explained`, `answers`, `gone`, `once`, `whole`, or None), `notes` and
+    `unread`. A remedy has `kind`, `says`, `paste` (`file`, `line`, `old`, `new`, or None), `arguments`, `code`, `layout`,
+    `wire_bytes`,
     `seconds`, `memory_bytes`,
     `compiled_bytes` (before and after, or None).
     """
@@ -32,6 +33,7 @@ def facts(found: Diagnosis) -> dict[str, Any]:
         "seconds": None if total is None else total.moving_seconds,
         "places": [_place(each) for each in found.places],
         "held": [_remedy(each) for each in found.held],
+        "padded": [_remedy(each) for each in found.padded],
         "stop": None if found.stop is None else _stop(found.stop),
         "pastes": [_paste(each) for each in found.pastes],
         "findings": [
@@ -46,11 +48,13 @@ def facts(found: Diagnosis) -> dict[str, Any]:
                 {
                     "kind": each.collective.kind, "axes": list(each.collective.axes), "line": str(each.collective.line),
                     "wire_bytes": each.collective.wire_bytes, "place": each.place, "how": each.how,
+                    "otherwise": each.otherwise, "joined": list(each.joined),
                     "exposed_seconds": each.exposed_seconds,
                 }
                 for each in truth.answers
             ],
             "gone": list(truth.gone),
+            "once": [{"gone": gone, "moved": moved} for gone, moved in truth.once],
             "whole": list(truth.whole),
         },
         "notes": list(found.notes),
@@ -108,7 +112,8 @@ def _stop(each: Stop) -> dict[str, Any]:
         "because": each.why,
         "options": [
             {
-                "layouts": [str(layout) for layout in option.layouts], "seconds": option.seconds, "says": option.says,
+                "layouts": [str(layout) for layout in option.layouts], "seconds": option.seconds,
+                "wire_bytes": option.wire_bytes, "held_bytes": option.held_bytes, "says": option.says,
                 "paste": _paste(option.paste),
             }
             for option in each.options

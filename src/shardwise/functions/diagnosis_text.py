@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from shardwise.compiled.facts import Collective
 from shardwise.compiled.table import standing_out
 from shardwise.errors import counted, leading, one_line
 from shardwise.functions.diagnosis import Diagnosis, Place
@@ -50,6 +51,10 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"... and {counted(len(rest), 'place')} more, {sent} (diagnosis.places, --json)"
     for each in diagnosis.held:
         yield from _folded("memory", each.says)
+    for each in diagnosis.padded:
+        yield from _folded("padding", each.says)
+        if each.paste is not None:
+            yield from _folded("paste", str(each.paste))
     if diagnosis.truth is not None:
         yield ""
         yield from str(diagnosis.truth).split("\n")
@@ -65,12 +70,13 @@ def stop_lines(stop: Stop) -> Iterator[str]:
     """Where tracing stops, and what is possible there."""
     where = stop.line.short if stop.line else "no line of yours"
     yield f"1. {where}" + (f"    {stop.text}" if stop.text else "")
-    if stop.operation:
+    if stop.operation and stop.operands:
         yield from _folded("in", stop.equation or f"{stop.operation} of {', '.join(map(str, stop.operands))}")
     yield from _folded("because", stop.why)
     for number, option in enumerate(stop.options):
         laid = f"out as {option.layouts[0]}: {option.says}" if stop.equation else option.says
-        yield from _folded("way out" if not number else "or", f"{laid}, {seconds_text(option.seconds)}")
+        takes = f", {seconds_text(option.seconds)}" if option.seconds else ""
+        yield from _folded("way out" if not number else "or", laid + takes)
         if option.paste is not None and not number:
             yield from _folded("paste", str(option.paste))
     if not stop.options:
@@ -125,26 +131,48 @@ def compared(truth: Truth) -> str:
     by_place: dict[int | None, list[Answer]] = {}
     for each in truth.answers:
         by_place.setdefault(each.place, []).append(each)
-    for number, them in sorted((n, them) for n, them in by_place.items() if n is not None):
-        kinds: dict[str, int] = {}
-        for each in them:
-            kinds[each.collective.kind] = kinds.get(each.collective.kind, 0) + 1
-        exposed = [each.exposed_seconds for each in them if each.exposed_seconds is not None]
-        waits = f", {seconds_text(sum(exposed))} exposed" if exposed else ""
-        sent = bytes_text(sum(each.collective.wire_bytes for each in them))
-        lines.append(
-            f"  made      {number + 1}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}, {sent}{waits}"
-        )
+    joined = {other: each.place for each in truth.answers if each.place is not None for other in each.joined}
+    for number in sorted({*(n for n in by_place if n is not None), *joined}):
+        how = _made(by_place[number]) if number in by_place else f"in one with {(joined[number] or 0) + 1}"
+        lines.append(f"  made      {_numbered(number, truth)}: {how}")
     if truth.whole:
         whole = ", ".join(str(number + 1) for number in truth.whole)
         lines.append(f"  whole     {whole}: gathered whole, and each device keeps a part: full rematerialization")
-    if truth.gone:
-        gone = ", ".join(str(number + 1) for number in truth.gone)
-        lines.append(f"  gone      {gone}: asked for, and the compiler found another way, or joined it with others")
+    once = dict(truth.once)
+    for number in truth.gone[:MOST_PLACES]:
+        why = f"moved once, at {once[number] + 1}" if number in once else "the compiler found another way"
+        lines.append(f"  gone      {_numbered(number, truth)}: asked for; {why}")
+    if len(truth.gone) > MOST_PLACES:
+        lines.append(f"  ... and {len(truth.gone) - MOST_PLACES} more that are gone")
+    planned = [each for each in by_place.get(None, ()) if each.how == "plan"]
+    if planned:
+        lines.append(f"  planned   {_made(planned)}: steps of Shardwise's own plans")
     for each in own[:MOST_PLACES]:
-        array = f"{each.dtype}[{','.join(map(str, each.shape))}]"
-        what = f"{each.kind} over {', '.join(each.axes) or '?'} of {array}, {bytes_text(each.wire_bytes)}"
+        what = f"{each.kind} over {', '.join(each.axes) or '?'} of {_array(each)}, {bytes_text(each.wire_bytes)}"
         lines.append(f"  not asked {what}, from {each.line.short}: the compiler's own")
     if len(own) > MOST_PLACES:
         lines.append(f"  ... and {len(own) - MOST_PLACES} more of the compiler's own")
     return "\n".join(lines)
+
+
+def _numbered(number: int, truth: Truth) -> str:
+    """A place by its number and its line."""
+    line = truth.lines[number]
+    return f"{number + 1} ({line.short if line else 'no line of yours'})"
+
+
+def _made(them: Sequence[Answer]) -> str:
+    """What was made: how many of each kind, their bytes, and what of them nothing hides."""
+    kinds: dict[str, int] = {}
+    for each in them:
+        kinds[each.collective.kind] = kinds.get(each.collective.kind, 0) + 1
+    exposed = [each.exposed_seconds for each in them if each.exposed_seconds is not None]
+    waits = f", {seconds_text(sum(exposed))} exposed" if exposed else ""
+    sent = bytes_text(sum(each.collective.wire_bytes for each in them))
+    others = dict.fromkeys(_array(each.collective) for each in them if each.otherwise)
+    instead = f", of {', '.join(others)} in place of what was asked for" if others else ""
+    return f"{', '.join(f'{count} {kind}' for kind, count in kinds.items())}, {sent}{waits}{instead}"
+
+
+def _array(each: Collective) -> str:
+    return f"{each.dtype}[{','.join(map(str, each.shape))}]"

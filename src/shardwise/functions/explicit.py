@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import itertools
+import math
+import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +15,23 @@ import jax
 from shardwise.compiled.facts import Line
 from shardwise.compiled.text.sources import is_users
 from shardwise.errors import ShardwiseError
-from shardwise.functions.pasting import Paste, made, spec_text, statement_at, text_of
+from shardwise.functions.explicit_pastes import out_sharded, resharded, taken_at
+from shardwise.functions.pasting import Paste, padded_first, text_of
 from shardwise.functions.pricing import Where, relayout_price
-from shardwise.layout import Layout, splits
+from shardwise.layout import Layout, padded_size, splits
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
+from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import problem
 from shardwise.planning.ranking import ranking
 from shardwise.steps import describe
 
 MOST_OPTIONS = 6
+_UNEVEN = re.compile(  # JAX's own words
+    r"array axis (?P<place>\d+) is partitioned (?P<parts>\d+) times, but does not evenly divide the dimension size "
+    r"(?P<size>\d+).*?shape: \((?P<shape>[\d, ]+)\)",
+    re.DOTALL,
+)
 _NAMES: str = "IJKLMNOPQRSTUVWXYZ"
 
 
@@ -35,13 +42,25 @@ class Option:
     Attributes:
         layouts: of the result of a contraction; of any other operation those of its operands.
         seconds: what it takes, modelled; `says` by which steps.
+        held_bytes: what one device then holds of what is laid out; `wire_bytes` what it sends on the way.
         paste: what to write.
     """
 
     layouts: tuple[Layout, ...]
     seconds: float
     says: str
+    held_bytes: float
+    wire_bytes: float
     paste: Paste | None = None
+
+
+def preference(option: Option) -> tuple[object, ...]:
+    """By what options are put in order: the cheaper first; of equally cheap ones the one of which a device holds less, so that
+    one that is split comes before a whole one; then the one that sends less; then the one that splits an earlier dimension,
+    whose parts lie in one piece. Seconds that agree to six digits are the same: they are sums of the same terms."""
+    splits_late = tuple(tuple(not axes for _, axes in layout.dims) for layout in option.layouts)
+    names = tuple(map(str, option.layouts))
+    return float(f"{option.seconds:.6g}"), option.held_bytes, option.wire_bytes, splits_late, names
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,8 @@ def stop_of(error: BaseException | None, where: Where) -> Stop | None:
     Args:
         error: with a whole traceback (see `whole_tracebacks`).
     """
+    if error is not None and (uneven := _UNEVEN.search(str(error))) is not None:
+        return _uneven_stop(error, uneven)
     if error is None or type(error).__name__ != "ShardingTypeError":
         return None
     found, line = _failing(error), _line(error)
@@ -96,7 +117,7 @@ def stop_of(error: BaseException | None, where: Where) -> Stop | None:
         return Stop(line, text_of(line), "", (), str(error), ())
     avals = found.avals
     layouts = tuple(Layout.from_spec(aval.sharding.spec, list(_NAMES[: aval.ndim])) for aval in avals)
-    grid = next((Mesh.parse(aval.sharding.mesh) for aval in avals if not aval.sharding.mesh.empty), Mesh(()))
+    grid = _used(next((Mesh.parse(aval.sharding.mesh) for aval in avals if not aval.sharding.mesh.empty), Mesh(())), layouts)
     first = Stop(line, text_of(line), found.primitive.name, layouts, str(error).split("\n")[0], ())
     match found.primitive.name:
         case "dot_general":
@@ -106,6 +127,25 @@ def stop_of(error: BaseException | None, where: Where) -> Stop | None:
             return replace(first, options=tuple(_looked_up(found, layouts, grid, where, line)))
         case _:
             return replace(first, options=tuple(_operands(found, layouts, grid, where, line)))
+
+
+def _uneven_stop(error: BaseException, told: re.Match[str]) -> Stop | None:
+    """Where a size stops a trace that the axes of a layout do not divide: padded it goes on."""
+    place, parts, size = (int(told[name]) for name in ("place", "parts", "size"))
+    shape, line = [int(each) for each in told["shape"].split(",") if each.strip()], _line(error)
+    if line is None or not place < len(shape) or shape[place] != size:
+        return None
+    padded = [*shape[:place], padded_size(size, parts), *shape[place + 1 :]]
+    paste = padded_first(line, shape, padded)
+    option = Option((), 0.0, f"pad {shape} to {padded} before, and cut to :{size} what needs no zeros", 0.0, 0.0, paste)
+    why = f"{parts} devices do not divide dimension {place} of {size}, and an explicit type is split evenly"
+    return Stop(line, text_of(line), "reshard", (), why, (option,))
+
+
+def _used(grid: Mesh, layouts: Sequence[Layout]) -> Mesh:
+    """The axes of a mesh that layouts use: what is pasted names no others, so that the compiler moves nothing along them."""
+    used = {axis for layout in layouts for axis in (*layout.axes, *layout.unreduced)}
+    return Mesh(tuple((name, size) for name, size in grid.axes if name in used))
 
 
 def _failing(error: BaseException) -> _Failing | None:
@@ -184,21 +224,27 @@ def _results(
         for dim, size in zip(operand.dims, aval.shape, strict=True)
     }
     used = tuple(dict.fromkeys(axis for operand in equation.operands for axis in operand.layout.axes))
+    shape, dtype = tuple(sizes[dim] for dim in dims), str(avals[0].dtype)
     found = []
     for split in splits(len(dims), used):
         layout = Layout(tuple(zip(dims, split, strict=True)))
-        if any(sizes[dim] % grid.extent(axes) for dim, axes in layout.dims):
+        if not _divides(grid, shape, layout):
             continue
         task = replace(equation, result=Operand("C", layout))
         try:
-            best = ranking(problem(task, sizes, grid, where, str(avals[0].dtype), overlap=False)).best
+            best = ranking(problem(task, sizes, grid, where, dtype, overlap=False)).best
         except ShardwiseError:
             continue
-        found.append((best.estimate.seconds, best.estimate.peak_memory_bytes, layout, best))
-    found.sort(key=lambda each: (each[0], each[1], str(each[2])))
-    for seconds, _, layout, best in found[:MOST_OPTIONS]:
-        steps = ", ".join(describe(step) for step in best.program.steps)
-        yield Option((layout,), seconds, steps, None if line is None else out_sharded(line, layout, letters is not None))
+        steps, cost = ", ".join(describe(step) for step in best.program.steps), best.estimate
+        held = _held_bytes(grid, shape, dtype, layout)
+        found.append(Option((layout,), cost.seconds, steps, held, cost.total_wire_bytes))
+    for option in sorted(found, key=preference)[:MOST_OPTIONS]:
+        yield replace(option, paste=None if line is None else out_sharded(line, option.layouts[0], letters is not None))
+
+
+def _held_bytes(grid: Mesh, shape: Sequence[int], dtype: str, layout: Layout) -> float:
+    """What one device holds of an array."""
+    return math.prod(shape) * ITEM_BYTES.get(dtype, 1) / grid.extent(layout.axes)
 
 
 def _operands(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None) -> Iterator[Option]:
@@ -217,15 +263,20 @@ def _operands(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where:
             continue
         if _typed(primitive, avals, wanted, params):
             costs = [
-                relayout_price(before, after, aval.shape, str(aval.dtype), grid, where).seconds
+                relayout_price(before, after, aval.shape, str(aval.dtype), grid, where)
                 for before, after, aval in zip(layouts, wanted, avals, strict=True)
             ]
-            found.append((sum(costs), -sum(len(each.axes) for each in wanted), wanted))
-    found.sort(key=lambda each: (each[0], each[1], str(each[2])))
-    for seconds, _, wanted in itertools.islice(found, MOST_OPTIONS):
-        changed = [n for n in range(len(avals)) if wanted[n] != layouts[n]]
-        says = ", ".join(f"operand {n} laid out as {wanted[n]}" for n in changed)
-        yield Option(wanted, seconds, says, None if line is None else resharded(line, primitive.name, changed, wanted))
+            says = ", ".join(f"operand {n} laid out as {wanted[n]}" for n in _changed(layouts, wanted))
+            held = math.fsum(_held_bytes(grid, a.shape, str(a.dtype), each) for a, each in zip(avals, wanted, strict=True))
+            seconds, sent = math.fsum(each.seconds for each in costs), math.fsum(each.wire_bytes for each in costs)
+            found.append(Option(wanted, seconds, says, held, sent))
+    for option in sorted(found, key=preference)[:MOST_OPTIONS]:
+        changed = _changed(layouts, option.layouts)
+        yield replace(option, paste=None if line is None else resharded(line, primitive.name, changed, option.layouts))
+
+
+def _changed(before: Sequence[Layout], after: Sequence[Layout]) -> list[int]:
+    return [number for number, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
 
 
 def _looked_up(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None) -> Iterator[Option]:
@@ -237,31 +288,21 @@ def _looked_up(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where
     rank = len(offset) + indices.ndim - 1
     looked = [axes for _, axes in layouts[1].dims[:-1]]
     rows = Layout(tuple((dim, () if place in dropped else axes) for place, (dim, axes) in enumerate(layouts[0].dims)))
-    seconds = relayout_price(layouts[0], rows, table.shape, str(table.dtype), grid, where).seconds
+    cost = relayout_price(layouts[0], rows, table.shape, str(table.dtype), grid, where)
+    width = iter(size for place, size in enumerate(failing.params["slice_sizes"]) if place not in dropped)
+    height = iter(indices.shape[:-1])
+    shape = [next(width) if place in offset else next(height) for place in range(rank)]
+    found = []
     for widths in dict.fromkeys((tuple(kept), ((),) * len(kept))):
         mine, its = iter(looked), iter(widths)
         dims = [next(its) if place in offset else next(mine) for place in range(rank)]
         flat = [axis for axes in dims for axis in axes]
-        if len(set(flat)) == len(flat):
-            layout = Layout(tuple(zip(_NAMES, dims, strict=False)))
-            yield Option((layout,), seconds, f"out as {layout}", None if line is None else taken_at(line, layout))
-
-
-def taken_at(line: Line, layout: Layout) -> Paste | None:
-    """`.at[...].get(out_sharding=)` for what is looked up at a line."""
-    stood = statement_at(line)
-    if stood is None:
-        return None
-    file, text, statement = stood
-    found = [
-        each
-        for each in ast.walk(statement)
-        if isinstance(each, ast.Subscript) and not isinstance(each.slice, ast.Constant | ast.Slice)
-    ]
-    if len(found) != 1 or (old := ast.get_source_segment(text, found[0])) is None:
-        return None
-    table, index = (ast.get_source_segment(text, each) for each in (found[0].value, found[0].slice))
-    return made(file, found[0].lineno, old, f"{table}.at[{index}].get(out_sharding=jax.{spec_text(layout)})", text)
+        layout = Layout(tuple(zip(_NAMES, dims, strict=False))) if len(set(flat)) == len(flat) else None
+        if layout is not None and _divides(grid, shape, layout):
+            held = _held_bytes(grid, shape, str(table.dtype), layout)
+            found.append(Option((layout,), cost.seconds, f"out as {layout}", held, cost.wire_bytes))
+    for option in sorted(found, key=preference):
+        yield replace(option, paste=None if line is None else taken_at(line, option.layouts[0]))
 
 
 def _divides(grid: Mesh, shape: Sequence[int], layout: Layout) -> bool:
@@ -281,79 +322,3 @@ def _typed(primitive: Any, avals: Sequence[Any], wanted: Sequence[Layout], param
     except Exception:  # whatever the rule raises, it does not take them
         return False
     return True
-
-
-def out_sharded(line: Line, layout: Layout, lettered: bool) -> Paste | None:
-    """`out_sharding=` for the contraction that is written at a line."""
-    stood = statement_at(line)
-    if stood is None:
-        return None
-    file, text, statement = stood
-    calls = [each for each in ast.walk(statement) if isinstance(each, ast.expr) and _contracts(each)]
-    if len(calls) != 1 or (old := ast.get_source_segment(text, calls[0])) is None:
-        return None
-    node = calls[0]
-    if isinstance(node, ast.BinOp):
-        left, right = (ast.get_source_segment(text, each) for each in (node.left, node.right))
-        return made(file, node.lineno, old, f"jnp.matmul({left}, {right}, out_sharding=jax.{spec_text(layout)})", text)
-    assert isinstance(node, ast.Call)
-    ordered = layout
-    first = node.args[0] if node.args else None
-    if isinstance(first, ast.Constant) and isinstance(first.value, str):
-        given = first.value.replace(" ", "").partition("->")[2].upper()
-        if not lettered or sorted(given) != sorted(layout.names):
-            return None
-        ordered = Layout(tuple((letter, layout.axes_of(letter)) for letter in given))
-    return made(
-        file, node.lineno, old, f"{old.rstrip()[:-1].rstrip().rstrip(',')}, out_sharding=jax.{spec_text(ordered)})", text
-    )
-
-
-def _contracts(node: ast.AST) -> bool:
-    match node:
-        case ast.BinOp(op=ast.MatMult()):
-            return True
-        case ast.Call(func=ast.Attribute(attr="einsum" | "dot" | "matmul" | "tensordot"), keywords=given):
-            return not any(each.arg == "out_sharding" for each in given)
-        case _:
-            return False
-
-
-def resharded(line: Line, operation: str, changed: Sequence[int], wanted: Sequence[Layout]) -> Paste | None:
-    """What to write around an operand at a line, so that the operation takes it."""
-    stood = statement_at(line)
-    if stood is None or len(changed) != 1:
-        return None
-    file, text, statement = stood
-    place = changed[0]
-    for node in ast.walk(statement):
-        given = _given(node, operation, place) if isinstance(node, ast.expr) else ()
-        if not isinstance(node, ast.expr) or place >= len(given):
-            continue
-        part, old, whole = given[place], ast.get_source_segment(text, given[place]), ast.get_source_segment(text, node)
-        if old and whole:
-            start = part.col_offset - node.col_offset if part.lineno == node.lineno else whole.index(old)
-            laid = f"jax.sharding.reshard({old}, jax.{spec_text(wanted[place])})"
-            return made(file, node.lineno, whole, whole[:start] + laid + whole[start + len(old) :], text)
-    return None
-
-
-_FUNCTIONS = ("sort", "cumsum", "concatenate", "where", "argsort", "cumprod", "top_k", "stack")
-
-
-def _given(node: ast.expr, operation: str, place: int) -> Sequence[ast.expr]:
-    """The operands of an operation as an expression writes them; none where it is another."""
-    match node:
-        case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.MatMult):
-            return left, right
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="jnp" | "jax" | "lax"), attr=name), args=args):
-            if name in ("reshape", "ravel"):
-                return args if operation == "reshape" else ()
-            first = args[0] if args and name in _FUNCTIONS else None
-            return first.elts if isinstance(first, ast.List | ast.Tuple) else args if name in _FUNCTIONS else ()
-        case ast.Call(func=ast.Attribute(value=value, attr="reshape" | "ravel")) if operation == "reshape":
-            return (value,)
-        case ast.Subscript(value=value) if operation == "gather" and place == 0:
-            return (value,)
-        case _:
-            return ()

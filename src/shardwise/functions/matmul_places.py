@@ -173,8 +173,7 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
 
 def _planned(
     line: Line | None, path: Path, looks: Looks, times: int, equation: Equation, sizes: dict[str, int], dtype: str,
-    accumulated: str | None,
-    graph: Graph, where: Where, forced: bool,
+    accumulated: str | None, graph: Graph, where: Where, forced: bool,
 ) -> MatmulPlace | Left:  # fmt: skip
     text = str(equation)
     if dtype == "?":

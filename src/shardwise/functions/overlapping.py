@@ -15,8 +15,8 @@ from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import audit, name_of, rehearse
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.errors import CompileError, ShardwiseError, one_line
+from shardwise.functions.diagnosing import mesh_of
 from shardwise.functions.matmul_places import Left, MatmulPlace, found_places, is_explicit, marking, replacing
-from shardwise.functions.meant import mesh_meant
 from shardwise.functions.overlapped import Overlapped
 from shardwise.functions.rewriting import rewritten
 from shardwise.intent.propagation import intended
@@ -59,7 +59,7 @@ def overlap(
     """
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
-    where = mesh_meant(args, mesh, on)
+    where = mesh_of(function, args, mesh, on)
     name, target = name_of(function), on or f"mesh {Mesh.parse(where)}"
     chip: Any = on if on is not None else hardware_of(where)
     if on is None and getattr(chip, "shared", False):

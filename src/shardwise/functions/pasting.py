@@ -6,7 +6,7 @@ import ast
 import functools
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.compiled.facts import Line
@@ -90,14 +90,32 @@ def dropped(line: Line) -> Paste | None:
 
 def converted_first(line: Line, dtype: str) -> Paste | None:
     """A constraint that is written at a line, of its array converted before."""
+    return _of_another(line, lambda part, given: f"{_bracketed(part, given)}.astype(jnp.{dtype})")
+
+
+def padded_first(line: Line, shape: Sequence[int], padded: Sequence[int]) -> Paste | None:
+    """A constraint that is written at a line, of its array padded with zeros before."""
+    return _of_another(line, lambda _, given: f"jnp.pad({given}, {padding_text(shape, padded)})")
+
+
+def padding_text(shape: Sequence[int], padded: Sequence[int]) -> str:
+    """How many rows are put behind each dimension, as `jnp.pad` takes it.
+
+    >>> padding_text((1000, 64), (1008, 64))
+    '((0, 8), (0, 0))'
+    """
+    return f"{tuple((0, after - size) for size, after in zip(shape, padded, strict=True))}"
+
+
+def _of_another(line: Line, write: Callable[[ast.expr, str], str]) -> Paste | None:
+    """A constraint that is written at a line, of what is written in place of its array."""
     for file, _, text, statement in _statements(line):
         calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and _is_constraint(each) and each.args]
         if len(calls) == 1 and (old := ast.get_source_segment(text, calls[0])):
             part = calls[0].args[0]
             given = ast.get_source_segment(text, part) or ""
             start = part.col_offset - calls[0].col_offset if part.lineno == calls[0].lineno else old.index(given)
-            narrow = f"{_bracketed(part, given)}.astype(jnp.{dtype})"
-            return made(file, calls[0].lineno, old, old[:start] + narrow + old[start + len(given) :], text)
+            return made(file, calls[0].lineno, old, old[:start] + write(part, given) + old[start + len(given) :], text)
     return None
 
 

@@ -104,7 +104,7 @@ def totals(graph: Graph, where: Where, moved: Sequence[Movement] | None = None) 
     """The totals of a graph."""
     priced = [(each.trips or 1, price(each, graph.mesh, where)) for each in (movements(graph) if moved is None else moved)]
     chip, _ = hardware_on(where, graph.mesh)
-    flops = sum(_flops(graph, each) * (each.trips or 1) for each in graph.operations if each.name == "dot_general")
+    flops = sum(flops_of(graph, each) * (each.trips or 1) for each in graph.operations if each.name == "dot_general")
     made = sum(
         local_bytes(graph, number) * (each.trips or 1)
         for each in graph.operations
@@ -126,7 +126,7 @@ def local_bytes(graph: Graph, number: int) -> float:
     return math.prod(value.shape) * ITEM_BYTES.get(value.dtype, 1) / _extent(graph.mesh, value.layout.axes)
 
 
-def _flops(graph: Graph, operation: Operation) -> float:
+def flops_of(graph: Graph, operation: Operation) -> float:
     """The FLOPs of a matmul on one device."""
     rule = operation.rule
     if rule is None:

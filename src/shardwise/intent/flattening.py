@@ -110,7 +110,7 @@ def flatten(tree: Tree, original: Tree, between: Propagated, arguments: Sequence
     names = tuple(arguments[place] if place < len(arguments) else f"argument {place}" for place in range(len(taken)))
     return Graph(
         mesh, tuple(flat.values), lines_of_all, tuple(env[number] for number in taken), tuple(given), names, asked,
-        tuple(dict.fromkeys(flat.unread)),
+        tuple(dict.fromkeys(flat.unread)), results,
     )  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def _operation(flat: _Flat, node: Node, env: dict[int, int], where: _Where) -> N
     for place, each in enumerate(node.results):
         env[each] = _value(flat, each, sharding, origins, maker=number, place=place, own=named)
         results.append(env[each])
-    if name in SAME and operands:
+    if name in SAME and operands and len(results) in (1, len(operands)):  # a decomposition makes several arrays of one
         for place, result in enumerate(results):
             value, before = flat.values[result], flat.values[operands[place if len(results) > 1 else 0]]
             if not value.sources:

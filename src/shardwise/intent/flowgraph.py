@@ -120,7 +120,7 @@ class Graph:
 
     Attributes:
         arguments: the values that the function takes, in order; `names` is what users call them.
-        results: the values that it returns.
+        results: the values that it returns, in order; `returned` is what they are called, as `result['w']`.
         unread: what could not be read.
     """
 
@@ -132,6 +132,7 @@ class Graph:
     names: tuple[str, ...]
     constraints: tuple[Constraint, ...] = ()
     unread: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
 
     def users(self) -> dict[int, list[tuple[Operation, int]]]:
         """For each value the operations that take it, and as which operand; inside of loops and functions too."""

@@ -68,6 +68,9 @@ def _movements(graph: Graph) -> Iterator[Movement]:
         elif operation.name in ("reshard", "sum"):
             taken, made = graph.values[operation.operands[0]], graph.values[operation.results[0]]
             before, after = taken.layout, made.layout
+            if back := _back(operation, before, users.get(made.number, []), graph):
+                done |= back
+                continue
             if operation.name == "sum":
                 before = replace(before, unreduced=before.unreduced | frozenset(operation.axes))
                 following = users.get(made.number, [])
@@ -80,13 +83,22 @@ def _movements(graph: Graph) -> Iterator[Movement]:
                 yield _moved(graph, operation, taken, made, before, after, users.get(made.number, []))
 
 
+def _back(operation: Operation, before: Layout, users: list[tuple[Operation, int]], graph: Graph) -> set[int]:
+    """The reshards that lead an array back to where it comes from before anything uses it, which partitioners leave out; Shardy
+    goes such ways around the padding of sizes that axes do not divide."""
+    back = {each.number for each, _ in users if each.name == "reshard" and graph.values[each.results[0]].layout == before}
+    asked = any(each.constraint is not None for each in (operation, *(each for each, _ in users)))
+    return back if operation.name == "reshard" and len(back) == len(users) and not asked else set()
+
+
 def _unsaid(graph: Graph, operation: Operation, users: Users) -> Iterator[Movement]:
     """What is moved though no pass says it: what an opaque call is handed, and partial results of several arrays."""
-    if operation.name == "custom_call" and operation.rule is None and operation.target.split(" ")[0] not in _HARMLESS:
+    if operation.name == "custom_call" and operation.target.split(" ")[0] not in _HARMLESS:
         for place, number in enumerate(operation.operands):
             taken = graph.values[number]
-            whole = Layout(tuple((dim, ()) for dim, _ in taken.layout.dims))
-            if taken.layout.axes:
+            kept = _shared_dims(operation, place)
+            whole = Layout(tuple((dim, axes if own in kept else ()) for own, (dim, axes) in enumerate(taken.layout.dims)))
+            if taken.layout.axes != whole.axes:
                 found = _moved(graph, operation, taken, taken, taken.layout, whole, users.get(number, []))
                 yield replace(
                     found, user=operation.number, place=place, line=operation.line or found.line, scope=operation.scope
@@ -105,6 +117,21 @@ def _unsaid(graph: Graph, operation: Operation, users: Users) -> Iterator[Moveme
                 before = replace(made.layout, unreduced=frozenset(partial))
                 found = _moved(graph, operation, made, made, before, made.layout, users.get(number, []))
                 yield replace(found, line=operation.line, scope=operation.scope)
+
+
+def is_opaque(operation: Operation) -> bool:
+    """Whether the partitioner knows nothing of a call: no dimension that it takes is one of what it makes."""
+    calls = operation.name == "custom_call"
+    return calls and not any(_shared_dims(operation, place) for place in range(len(operation.operands)))
+
+
+def _shared_dims(operation: Operation, place: int) -> set[int]:
+    """The dimensions of what a call takes that its results have too; Shardy's rule of a call that it does not know has none."""
+    rule = operation.rule
+    if rule is None or place >= len(rule.operands):
+        return set()
+    made = {factor for factors in rule.results for dim in factors for factor in dim}
+    return {own for own, dim in enumerate(rule.operands[place]) if made.intersection(dim) or rule.summed.intersection(dim)}
 
 
 def sliced(before: Layout, after: Layout) -> bool:

@@ -150,9 +150,12 @@ def _program(before: Entry, now: Entry, found: Difference) -> Iterator[Part]:
         parts = [(name, getattr(before.memory, name), getattr(now.memory, name)) for name in MEMORY]
         held = tuple((name, bytes_text(then), bytes_text(held_now), _by(then, held_now)) for name, then, held_now in parts)
         yield Table(f"Memory of {now.key}", ("", *CHANGE), held, frozenset({1, 2, 3}))
-    others = tuple(line for line in found.drift if line.startswith(("- mesh ", "+ mesh ", "! ")) and "! memory," not in line)
+    others = tuple(line for line in found.drift if line.startswith(_OTHERS) and "! memory," not in line)
     if others:
         yield Words(others, code=True, title=f"Also of {now.key}")
+
+
+_OTHERS = ("! ", *(f"{sign} {what} " for sign in "-+" for what in ("mesh", "argument", "result")))
 
 
 def _by(before: float, now: float) -> str:

@@ -1,6 +1,6 @@
 """Data parallelism with one copy of a model for each device, and pmean by hand, in the style of pmap. Shaped after
 "pmap" of the old docs.jax.dev and its migration guide (docs.jax.dev/en/latest/migrate_pmap.html). Written after the
-doctor worked; the map is a jax.shard_map, as that guide writes it, since traces of jax.pmap say no layouts."""
+doctor worked; the map is a jax.shard_map, as that guide writes it; `pmapped` is the step before it."""
 
 import jax
 import jax.numpy as jnp

@@ -46,6 +46,12 @@ def untraced(function: Callable[..., Any], errors: Sequence[BaseException]) -> s
             "\nit holds a mesh of other devices than those compiled for: let it be made over as many, "
             "with sw.simulate(how many) before JAX starts, or give mesh= its axes"
         )
+    elif "as an abstract array" in reason(first):
+        said += (
+            "\nan argument holds what is no array, as a model of Equinox does: give its arrays alone, and return arrays alone\n"
+            "    arrays, rest = eqx.partition(model, eqx.is_array)\n"
+            f"    jax.jit(lambda arrays, *args: eqx.filter({name}(eqx.combine(arrays, rest), *args), eqx.is_array))"
+        )
     elif "Explicit" in reason(first):
         said += "\nwritten for Auto axes? give a mesh of them (axis_types=jax.sharding.AxisType.Auto, --axis-types auto)"
     return said if other is None else f"{said}\nnor where it is at home: {type(other).__name__}: {reason(other)}"
