@@ -30,9 +30,9 @@ def test_a_citation_says_who_and_what_and_no_version_of_its_own():
 
 def test_the_workflow_calls_targets_that_are_there_on_linux_and_macos():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    called = [run.split()[1] for run in STEPS if run.startswith("make ")]
+    called = [run.split()[1] for run in STEPS]
     assert {"test", "lint", "package", "recipes"} <= set(called) <= targets
-    assert all(run.startswith(("make ", "sudo apt-get ")) for run in STEPS)
+    assert all(run.startswith("make ") for run in STEPS)
     systems = {each["os"].partition("-")[0] for each in WORKFLOW["jobs"]["tests"]["strategy"]["matrix"]["include"]}
     assert systems == {"ubuntu", "macos"}
 
