@@ -23,7 +23,7 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test test-fast lint format docs cheatsheet recipes bench bench-overlap accuracy bench-gpu \
+.PHONY: help setup demo browser test test-fast lint format docs cheatsheet recipes package bench bench-overlap accuracy bench-gpu \
   bench-peers bench-diff fuzz soak golden clean
 
 help:
@@ -36,6 +36,7 @@ help:
 	@echo "make docs        the guides and the reference as a site in docs/_build/html; every cell of the guides runs"
 	@echo "make cheatsheet  the cheat sheet as docs/_build/cheatsheet.pdf, printed by a headless Chromium"
 	@echo "make recipes     the recipes of docs/recipes, run with flax, equinox, optax and orbax in $(RECIPES)"
+	@echo "make package     the wheel and the sdist in dist, installed and tried in empty environments (PYTHONS=\"python3.11 python3.13\")"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
 	@echo "make accuracy    predictions against the clock on this host, and against the compilers; ten minutes, best left alone"
@@ -112,6 +113,11 @@ $(RECIPES)/.ready: pyproject.toml
 	@$(RECIPES)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(RECIPES)
 	@$(RECIPES)/bin/python -m pip install --quiet --editable '.[recipes]'
 	@touch $@
+
+# Built, installed where nothing else is, and tried. Each of PYTHONS is a supported interpreter, the newest last.
+PYTHONS ?= $(PYTHON)
+package:
+	@$(PYTHON) tests/package/check.py dist $(PYTHONS)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.latency

@@ -62,6 +62,7 @@ html_theme = "furo"
 html_title = "Shardwise"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("accessible.js", {"defer": "defer"})]
 
 
 # Each guide and recipe is a notebook to download, too.

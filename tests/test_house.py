@@ -33,9 +33,12 @@ def test_there_are_sources_to_check():
     assert "shardwise/errors.py" in map(name, SOURCES)
 
 
-def test_package_and_project_agree_on_the_version():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert shardwise.__version__ == project["version"]
+def test_the_version_stands_in_one_place():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    source = ROOT / settings["tool"]["hatch"]["version"]["path"]
+    assert "version" not in settings["project"]
+    assert settings["project"]["dynamic"] == ["version"]
+    assert f'VERSION = "{shardwise.__version__}"' in source.read_text(encoding="utf-8").splitlines()
 
 
 def test_each_floor_imports_only_floors_below_it_and_the_lower_ones_no_jax():

@@ -342,9 +342,9 @@ def _evidence_parsers(commands: Any) -> None:
     overlapping.set_defaults(command=command_of("bench_overlap"))
 
 
-def _function_options(parser: argparse.ArgumentParser, more: str = "") -> None:
+def _function_options(parser: argparse.ArgumentParser, more: str = "", needed: bool = True) -> None:
     told = "as train.py:step or package.module:Class.method" + (f"; {more}" if more else "")
-    parser.add_argument("function", metavar="module:function", help=told)
+    parser.add_argument("function", nargs=None if needed else "?", metavar="module:function", help=told)
     _call_options(parser)
 
 

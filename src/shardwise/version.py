@@ -1,4 +1,4 @@
-"""The version of Shardwise, which `pyproject.toml` states too."""
+"""The version of Shardwise, from which the build takes it: it stands nowhere else."""
 
 from __future__ import annotations
 

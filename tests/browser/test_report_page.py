@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser.accessible import needs_axe, violations
 from browser.chromium import complaints, emulate, start
 from pictures.hostile import HOSTILE, plan_with
 from selenium.webdriver.common.by import By
@@ -52,6 +53,12 @@ def headline() -> str:
 
 def nothing_moves() -> str:
     return sw.report(sw.plan("A[I, J_x] -> A[I, J_x]", sizes={"I": 8, "J": 8}, mesh="x=4", hardware="cpu")).html
+
+
+def what_changed() -> str:
+    equation = "A[I_x, J] · B[J, K] -> C[I, K]"
+    before, now = (sw.plan(equation, sizes=SIZES, mesh=mesh, hardware="tpu-v5e") for mesh in ("x=8", "x=4"))
+    return sw.report(now, against=before).html
 
 
 MADE = {"headline": headline, "four axes": four_axes, "compiled": compiled, "nothing moves": nothing_moves}
@@ -417,3 +424,21 @@ def test_in_a_notebook_it_works_within_its_frame(opened):
         assert scene(browser) == int(by_id(browser, "slider").get_attribute("max"))
     finally:
         browser.switch_to.default_content()
+
+
+# Everybody reads it: axe's rules.
+
+
+@needs_axe
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", [*MADE, "what changed"])
+def test_axe_finds_no_fault(opened, name, scheme):
+    for width in (360, 1280):
+        page = opened(name, MADE.get(name, what_changed), width=width, color_scheme=scheme)
+        assert violations(page) == [], f"{width} pixels"
+
+
+@needs_axe
+def test_axe_finds_a_fault(opened):
+    fault = '<!DOCTYPE html><html lang="en"><title>x</title><main><h1>x</h1><img src="data:,"></main></html>'
+    assert violations(opened("fault", lambda: fault)) == ['image-alt: <img src="data:,">']

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser.accessible import needs_axe, violations
 from browser.chromium import emulate, start
 from lacking import lacks
 
@@ -122,6 +123,23 @@ def test_no_block_of_code_scrolls_sideways_at_1200_pixels(site, tmp_path):
         browser.quit()
     assert len(found) > len(GUIDES)
     assert {name: blocks for name, blocks in found.items() if blocks} == {}
+
+
+@needs_axe
+@pytest.mark.slow
+@pytest.mark.needs("browser")
+def test_axe_finds_no_fault_in_pages_of_every_kind(site, tmp_path):
+    browser = start(tmp_path / "profile")
+    found = {}
+    try:
+        for name in ("index", "cheatsheet", "guides/start", "guides/gallery"):
+            for width, scheme in ((360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")):
+                emulate(browser, width=width, color_scheme=scheme)
+                browser.get((site / f"{name}.html").as_uri())
+                found[name, width, scheme] = violations(browser)
+    finally:
+        browser.quit()
+    assert {where: faults for where, faults in found.items() if faults} == {}
 
 
 @pytest.mark.slow

@@ -77,7 +77,8 @@ def test_a_page_is_whole_and_needs_no_other():
     assert '<meta name="viewport"' in made
     assert made.count("http") == 1  # the name of SVG
     assert made.count("<main>") == 1
-    assert fragment(placed(PLACEMENT)) in made
+    assert fragment(placed(PLACEMENT), level=1) in made
+    assert made.count("<h1") == 1
 
 
 def test_without_jinja2_html_names_the_extra_and_a_notebook_takes_the_svg(monkeypatch):

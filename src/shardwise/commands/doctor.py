@@ -12,13 +12,17 @@ from typing import Any
 
 from shardwise.commands.making import made_by, prepared, users_output_aside, widest
 from shardwise.commands.session import enough_bits, progress
-from shardwise.errors import ShardwiseError, as_json, one_line
+from shardwise.errors import ShardwiseError, as_json, one_line, quoted
 
 MOST_TRIED = 20  # pastes of `--try`, one after the other
 
 
 def run(options: argparse.Namespace) -> int:
-    """Diagnose a function as the command line says; 0, or 1 where tracing stops under Explicit axes."""
+    """Diagnose a function, or this installation, as the command line says; 0, or 1 where tracing stops under Explicit axes."""
+    if options.itself:
+        return _looked_at_itself(options)
+    if options.function is None:
+        raise ShardwiseError("doctor looks at a function: name it, as train.py:step; or say --self for this installation")
     if options.output is not None:
         from shardwise.commands.show import check_form
 
@@ -36,6 +40,16 @@ def run(options: argparse.Namespace) -> int:
 
         write(diagnosis_picture(found), options.output)
     return 1 if found.stop is not None else 0
+
+
+def _looked_at_itself(options: argparse.Namespace) -> int:
+    if options.function is not None:
+        raise ShardwiseError(f"--self looks at this installation, and no function: leave off {quoted(options.function)}")
+    from shardwise.commands.installation import block, facts
+
+    found = facts()
+    print(as_json(found) if options.json else block(found))
+    return 0
 
 
 def diagnosed_by(reference: str, options: argparse.Namespace) -> Any:

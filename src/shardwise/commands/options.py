@@ -41,7 +41,7 @@ def try_option(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def doctoring_parser(commands: Any, function_options: Callable[[argparse.ArgumentParser], None]) -> None:
+def doctoring_parser(commands: Any, function_options: Callable[..., None]) -> None:
     """Add `doctor` to the commands."""
     doctoring = commands.add_parser(
         "doctor",
@@ -50,9 +50,13 @@ def doctoring_parser(commands: Any, function_options: Callable[[argparse.Argumen
         epilog="examples:\n"
         '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=4 --axis-types auto\n'
         '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=8 --on v5e:2x4\n'
-        '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=4 --try',
+        '  shardwise doctor train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=4 --try\n'
+        "  shardwise doctor --self        versions, devices and settings, in a block to paste into a question",
     )
-    function_options(doctoring)
+    function_options(doctoring, needed=False)
+    doctoring.add_argument(
+        "--self", action="store_true", dest="itself", help="what is installed here, in a block to paste, and no function"
+    )
     doctoring.add_argument(
         "--on",
         metavar="v5e:2x4",

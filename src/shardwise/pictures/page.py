@@ -20,17 +20,17 @@ def page(picture: Picture) -> str:
     Raises:
         MissingExtraError: Jinja2 is not installed.
     """
-    return template("page.html.j2").render(picture=_shown(picture), fragment=safe(fragment(picture)))
+    return template("page.html.j2").render(picture=_shown(picture), fragment=safe(fragment(picture, level=1)))
 
 
-def fragment(picture: Picture) -> str:
-    """A picture as a piece of a page.
+def fragment(picture: Picture, level: int = 2) -> str:
+    """A picture as a piece of a page, under a heading of this level.
 
     Raises:
         MissingExtraError: Jinja2 is not installed.
     """
     parts = [_part(part, picture) for part in picture.parts]
-    return template("picture.html.j2").render(picture=_shown(picture), parts=parts)
+    return template("picture.html.j2").render(picture=_shown(picture), parts=parts, level=level)
 
 
 def notebook(shown: Any) -> str | None:

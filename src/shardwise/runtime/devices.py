@@ -74,7 +74,7 @@ def own_part(n: int) -> int:
 
 
 def make_mesh(
-    axes: Any, *, devices: Sequence[jax.Device] | None = None, axis_types: Iterable[AxisType] | AxisType | None = None
+    axes: Any, *, devices: Sequence[Any] | None = None, axis_types: Iterable[AxisType] | AxisType | None = None
 ) -> jax.sharding.Mesh:
     """Make a JAX mesh from `"x=4, y=2"` or `{"x": 4, "y": 2}`. Over several slices of TPUs the first axes go across.
 
