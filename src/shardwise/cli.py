@@ -21,6 +21,7 @@ from shardwise.commands.options import (
     launch_parser,
     measuring_parsers,
     overlap_option,
+    overlapping_parser,
     try_option,
 )
 from shardwise.errors import ShardwiseError, lines_of, one_line, quoted, shortened
@@ -305,6 +306,7 @@ def _evidence_parsers(commands: Any) -> None:
     try_option(rehearsing)
     rehearsing.set_defaults(command=command_of("flags", "rehearse"))
     doctoring_parser(commands, _function_options)
+    overlapping_parser(commands, _function_options)
     locking = commands.add_parser(
         "lock",
         help="keep what functions compile to in comms.lock, and fail when it changes",

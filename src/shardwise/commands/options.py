@@ -75,6 +75,27 @@ def doctoring_parser(commands: Any, function_options: Callable[..., None]) -> No
     doctoring.set_defaults(command=command_of("doctor"))
 
 
+def overlapping_parser(commands: Any, function_options: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add `overlap` to the commands."""
+    overlapping = commands.add_parser(
+        "overlap",
+        help="let the transfers of a function run behind its matmuls, where that compiles to be faster",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n"
+        '  shardwise overlap train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=8 --on v5e:2x4\n'
+        '  shardwise overlap train.py:step --args "bfloat16[4096@x,1024] bfloat16[1024,2048]" --mesh x=8 --on v5e:2x4 --code',
+    )
+    function_options(overlapping)
+    overlapping.add_argument("--on", metavar="v5e:2x4", required=True, help="the devices, which need not be attached")
+    overlapping.add_argument(
+        "--seconds", type=float, default=120.0, metavar="S",
+        help="how long variants are compiled, beyond the function as it is and one with every place changed (default 120)",
+    )  # fmt: skip
+    overlapping.add_argument("--code", action="store_true", help="print what to write by hand instead")
+    overlapping.add_argument("--json", action="store_true", help="print JSON")
+    overlapping.set_defaults(command=command_of("overlap"))
+
+
 def measuring_parsers(commands: Any) -> None:
     """Add `compare`, `trace`, `calibrate` and `flags` to the commands."""
     comparing = commands.add_parser(

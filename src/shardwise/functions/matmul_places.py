@@ -83,13 +83,13 @@ def marking(path: Path, paths: Sequence[Path]) -> str:
 
 
 def found_places(
-    graph: Graph, equations: Mapping[Path, JaxprEqn], where: Where, *, explicit: bool, forced: bool = False
+    graph: Graph, equations: Mapping[Path, JaxprEqn], where: Where, *, explicit: bool, forced: str = ""
 ) -> tuple[list[MatmulPlace], list[Left]]:
     """Where transfers may run behind matmuls, the most promising first; and what is left alone although something moves.
 
     Args:
         explicit: whether layouts are part of the types of arrays: a result then has the layout that its type says.
-        forced: take the fastest program in which transfers run behind matmuls, also where another is faster.
+        forced: how transfers are to run behind matmuls, as `overlap=` names it, also where another program is faster.
     """
     paths, users = list(equations), graph.users()
     places: dict[object, MatmulPlace] = {}
@@ -173,7 +173,7 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
 
 def _planned(
     line: Line | None, path: Path, looks: Looks, times: int, equation: Equation, sizes: dict[str, int], dtype: str,
-    accumulated: str | None, graph: Graph, where: Where, forced: bool,
+    accumulated: str | None, graph: Graph, where: Where, forced: str,
 ) -> MatmulPlace | Left:  # fmt: skip
     text = str(equation)
     if dtype == "?":
@@ -182,14 +182,12 @@ def _planned(
     if parts:
         return Left(line, text, f"it is split over a part of a mesh axis, {parts[0]}")
     try:
-        task = problem(equation, sizes, graph.mesh, where, dtype, accumulated)
-        ranked = ranking(task)
-        fused = [each for each in ranked if any(isinstance(step, Fused) for step in each.program.steps)]
-        best = fused[0] if forced and fused else ranked.best
+        task = problem(equation, sizes, graph.mesh, where, dtype, accumulated, overlap=forced or True)
+        best = ranking(task).best
         plain = ranking(problem(equation, sizes, graph.mesh, where, dtype, accumulated, overlap=False)).best
     except ShardwiseError as error:
         return Left(line, text, one_line(str(error).split("\n")[0]))
-    if best not in fused:
+    if not any(isinstance(step, Fused) for step in best.program.steps):
         return Left(line, text, "no transfer that runs behind its matmul is faster")
     return MatmulPlace(line, (path,), looks, task, best, best.seconds, plain.seconds, times)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shardwise.functions.overlapped import Overlapped
+from typing import Any
+
+from shardwise.functions.overlapped import Overlapped, way_of
 from shardwise.steps import describe
 from shardwise.units import seconds_text
 
@@ -43,3 +45,43 @@ def _headline(found: Overlapped) -> str:
         waits = f"; waiting for transfers {seconds_text(found.before_exposed)} -> {seconds_text(found.after_exposed)}"
     said = f"{seconds_text(found.before_seconds)} -> {seconds_text(found.after_seconds)}, {found.speedup:.2f} times as fast"
     return f"{found.name} on {found.target}: {said}{waits} (modelled from the compiled schedules; {tried})"
+
+
+def facts(found: Overlapped) -> dict[str, Any]:
+    """The same as plain values, for JSON.
+
+    Keys: `name`, `target`, `before_seconds`, `after_seconds`, `before_exposed_seconds`, `after_exposed_seconds` (None where
+    nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `steps`,
+    `overlap`, `seconds` and `plain_seconds` each time, left ones with `reason`), and `notes`.
+    """
+    return {
+        "name": found.name,
+        "target": found.target,
+        "before_seconds": found.before_seconds,
+        "after_seconds": found.after_seconds,
+        "before_exposed_seconds": found.before_exposed,
+        "after_exposed_seconds": found.after_exposed,
+        "variants": found.tried,
+        "changes": [
+            {
+                "line": str(place.line) if place.line else None,
+                "equation": str(place.task.equation),
+                "times": place.times,
+                "steps": [describe(step) for step in place.candidate.program.steps],
+                "overlap": way_of(place),
+                "seconds": place.seconds,
+                "plain_seconds": place.plain_seconds,
+            }
+            for place in found.changes
+        ],
+        "left": [
+            {
+                "line": str(left.line) if left.line else None,
+                "equation": left.equation,
+                "times": left.times,
+                "reason": left.reason,
+            }
+            for left in found.left
+        ],
+        "notes": list(found.notes),
+    }

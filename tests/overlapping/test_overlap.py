@@ -1,0 +1,195 @@
+"""Whole functions compiled for devices that are not attached, before and after: never slower, each change with its line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from test_rewriting import places
+
+import shardwise as sw
+from shardwise.cli import main
+from shardwise.errors import CompileError, MeshError
+from shardwise.functions.matmul_places import replacing
+from shardwise.functions.rewriting import rewritten
+
+ON = "v5e:2x4"
+MESH = AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+
+def laid(shape: tuple[int, ...], *spec: Any, mesh: Any = MESH, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+def constrained(array: Any, *spec: Any) -> Any:
+    return jax.lax.with_sharding_constraint(array, PartitionSpec(*spec))
+
+
+def loss(weights: Any, x: Any) -> Any:
+    hidden = constrained(jnp.einsum("bsd,df->bsf", x, weights["up"]), "x", None, "y")
+    out = jnp.einsum("bsf,fd->bsd", jax.nn.gelu(hidden), weights["down"])
+    return (constrained(out, "x", "y", None).astype(jnp.float32) ** 2).mean()
+
+
+def step(weights: Any, x: Any) -> Any:
+    gradients = jax.grad(loss)(weights, x)
+    return jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, weights, gradients)
+
+
+def arguments(batch: int = 8, tokens: int = 1024, model: int = 2048, hidden: int = 8192, mesh: Any = MESH) -> Any:
+    weights = {"up": laid((model, hidden), "x", "y", mesh=mesh), "down": laid((hidden, model), "y", "x", mesh=mesh)}
+    return weights, laid((batch, tokens, model), "x", "y", None, mesh=mesh)
+
+
+@pytest.fixture(scope="module")
+def found() -> sw.Overlapped:
+    return sw.overlap(step, *arguments(), on=ON, seconds=0)
+
+
+def test_a_feed_forward_step_is_faster_and_says_where(found: sw.Overlapped):
+    assert found.speedup > 1.05
+    assert found.before_exposed is not None
+    assert found.after_exposed is not None
+    assert found.after_exposed < found.before_exposed
+    first = loss.__code__.co_firstlineno
+    lines = {place.line.place.rpartition(":")[2] for place in found.changes if place.line}
+    assert lines <= {str(first + 1), str(first + 2)}
+    text = str(found)
+    assert text.startswith(f"step on {ON}: ")
+    assert "times as fast" in text
+    assert "test_overlap.py" in text
+    assert found.code().count("sw.einsum(") == len(found.changes)
+    assert [place for place in found.changes if place.times != 1] == []
+
+
+def test_what_is_returned_compiles_to_what_was_told(found: sw.Overlapped):
+    audit = sw.rehearse(found.function, *arguments(), on=ON, mesh=MESH)
+    assert audit.timeline().step_seconds == found.after_seconds
+    assert {c.kind for c in audit.collectives} >= {"collective-permute"}
+    before = sw.rehearse(step, *arguments(), on=ON, mesh=MESH)
+    assert before.timeline().step_seconds == found.before_seconds
+    lines = {c.source for c in audit.collectives if c.kind == "collective-permute"}
+    assert all("test_overlap.py" in line for line in lines), lines
+
+
+def test_the_same_changes_have_the_same_values_on_simulated_devices():
+    mesh = sw.make_mesh("x=2, y=4", axis_types=AxisType.Auto)
+    numbers = np.random.default_rng(0)
+    args = jax.tree.map(
+        lambda kind: jax.device_put(
+            numbers.normal(size=kind.shape).astype(np.float32).astype(kind.dtype), NamedSharding(mesh, kind.sharding.spec)
+        ),
+        arguments(2, 8, 16, 32),
+    )
+    with jax.set_mesh(mesh):
+        chosen = places(step, args, mesh)
+        assert len(chosen) == 5
+        got, wanted = (jax.jit(each)(*args) for each in (rewritten(step, replacing(chosen, mesh)), step))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.usefixtures("kept_texts")
+def test_what_gains_nothing_comes_back_as_it_was():
+    def plain(x: Any, w: Any) -> Any:
+        return x @ w
+
+    gained = sw.overlap(plain, laid((64, 64), "x"), laid((64, 64)), on=ON)
+    assert gained.function is plain
+    assert gained.changes == ()
+    assert "nothing was faster" in str(gained)
+    assert gained.speedup == 1.0
+
+
+@pytest.mark.usefixtures("kept_texts")
+def test_a_transfer_that_cannot_be_hidden_is_told_with_its_reason():
+    def tiny(x: Any, w: Any) -> Any:
+        return constrained(x @ w, "x", None)
+
+    gained = sw.overlap(tiny, laid((64, 64), "x"), laid((64, 64), "x"), on=ON)
+    assert gained.function is tiny
+    assert [left.reason for left in gained.left] == ["no transfer that runs behind its matmul is faster"]
+    assert "left as it is" in str(gained)
+
+
+@pytest.mark.usefixtures("kept_texts")
+def test_explicit_axes_keep_their_types():
+    mesh = AbstractMesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+
+    def layer(x: Any, w: Any) -> Any:
+        return jnp.einsum("ij,jk->ik", x, w, out_sharding=PartitionSpec(None, "x"))
+
+    args = (laid((8192, 8192), "x", mesh=mesh), laid((8192, 8192), None, "x", mesh=mesh))
+    gained = sw.overlap(layer, *args, on=ON, seconds=0)
+    assert [str(place.task.equation) for place in gained.changes] == ["A[J_x, I] · B[I, K_x] -> C[J, K_x]"]
+    assert gained.speedup > 1.2
+
+
+def test_numerics_options_are_kept():
+    mesh = sw.make_mesh("x=4", axis_types=AxisType.Auto)
+
+    def layer(x: Any, w: Any) -> Any:
+        made = jnp.einsum("ij,jk->ik", x, w, preferred_element_type=jnp.float32, precision="highest")
+        return jax.lax.with_sharding_constraint(made, NamedSharding(mesh, PartitionSpec(None, "x")))
+
+    args = (laid((64, 32), "x", mesh=mesh), laid((32, 16), None, "x", mesh=mesh))
+    chosen = places(layer, args, mesh)
+    assert [place.task.accumulated for place in chosen] == ["float32"]
+    traced = jax.jit(rewritten(layer, replacing(chosen, mesh))).trace(*args)
+    assert traced.out_info.dtype == jnp.float32
+    assert "ppermute" in str(traced.jaxpr)
+    assert str(traced.jaxpr).count("Precision.HIGHEST") >= 4
+
+
+def test_simulated_devices_share_one_host_and_a_decorated_function_runs_as_it_is(monkeypatch):
+    calls = []
+
+    @sw.overlapped("x=4")
+    def double(x: Any) -> Any:
+        """Twice."""
+        calls.append(1)
+        return x + x
+
+    x = jnp.ones(4)
+    np.testing.assert_array_equal(double(x), 2 * x)
+    np.testing.assert_array_equal(double(x), 2 * x)
+    assert double.__doc__ == "Twice."
+    monkeypatch.setenv("SHARDWISE_OVERLAP", "0")
+    np.testing.assert_array_equal(double(x), 2 * x)
+    assert len(calls) == 3
+    told = sw.overlap(double, x, mesh="x=4")
+    assert "simulated devices share one host" in str(told)
+
+
+def test_bad_input_is_one_clear_error():
+    with pytest.raises(CompileError, match="is no function"):
+        sw.overlap(3, on=ON)  # type: ignore[arg-type]
+    with pytest.raises(CompileError, match="cannot be traced"):
+        sw.overlap(lambda x: x + undefined, laid((8,)), on=ON)  # type: ignore[name-defined]  # noqa: F821
+    with pytest.raises(MeshError):
+        sw.overlap(lambda x: x, laid((8,)), on=ON, mesh="x=7")
+
+
+FILE = """
+import jax, jax.numpy as jnp
+def layer(x, w):
+    return jnp.einsum("ij,jk->ik", x, w, out_sharding=jax.P(None, "x"))
+"""
+
+
+@pytest.mark.usefixtures("kept_texts")
+def test_the_command_says_the_same(tmp_path, capsys):
+    (tmp_path / "train.py").write_text(FILE)
+    called = [f"{tmp_path}/train.py:layer", "--args", "bfloat16[8192@x,8192] bfloat16[8192,8192@x]", "--mesh", "x=8"]
+    assert main(["overlap", *called, "--on", ON, "--seconds", "0", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["before_seconds"] > told["after_seconds"]
+    (change,) = told["changes"]
+    assert change["line"].endswith("train.py:4")
+    assert main(["overlap", *called, "--on", ON, "--seconds", "0", "--code"]) == 0
+    assert 'sw.einsum("A[J_x, I] · B[I, K_x] -> C[J, K_x]", a, b, overlap=' in capsys.readouterr().out
