@@ -39,6 +39,7 @@ help:
 	@echo "make package     the wheel and the sdist in dist, installed and tried in empty environments (PYTHONS=\"python3.11 python3.13\")"
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
+	@echo "make bench-steps  training steps with their transfers behind matmuls, for three TPU slices (needs libtpu; an hour or two)"
 	@echo "make accuracy    predictions against the clock on this host, and against the compilers; ten minutes, best left alone"
 	@echo "make bench-gpu   where a GPU is: the catalogue's figures of it beside what it reaches"
 	@echo "make bench-peers jax.jit, PyTorch DTensor and NumPy beside it, in an environment of its own (.venv-peers)"
@@ -125,6 +126,9 @@ bench: $(READY)
 
 bench-overlap: $(READY)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.overlap --fresh
+
+bench-steps: $(READY)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.steps $(ARGS)
 
 accuracy: $(READY)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.accuracy $(ARGS)

@@ -1,0 +1,116 @@
+"""Whole training steps with their transfers behind matmuls, against the compiler's own, compiled for TPU slices; nothing runs.
+
+    python -m benchmarks.steps --on v5e:4x4 --only feed-forward
+
+Written to docs/benchmarks/steps.md and steps.json, after every step; what the JSON holds is not compiled again, unless with
+--fresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import AbstractMesh, AxisType
+
+from benchmarks.step_programs import WAYS, laid_out, programs, step_of
+from shardwise import writing
+from shardwise.commands.making import versions
+from shardwise.errors import ShardwiseError, one_line
+from shardwise.units import seconds_text
+
+FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
+TARGETS = ("v5e:4x4", "v5p:2x2x4", "v6e:4x4")
+MESH = AbstractMesh((4, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+HEAD = ("step", "layout", "target", "before", "after", "times as fast", "waiting before", "waiting after", "bound", "changed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--on", default=",".join(TARGETS), help="targets with commas (default: all)")
+    parser.add_argument("--only", default="", help="steps with commas (default: all)")
+    parser.add_argument("--ways", default="", help="layouts with commas (default: all)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="beyond two compiles of each step (default 0)")
+    parser.add_argument("--fresh", action="store_true", help="compile again what the JSON holds")
+    parser.add_argument("--page", action="store_true", help="compile nothing: write the page from the JSON")
+    given = parser.parse_args()
+    path = FOLDER / "steps.json"
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() and not given.fresh else {}
+    for target in [] if given.page else given.on.split(","):
+        for way in WAYS:
+            for name, (loss, shapes, of_tokens) in programs(way).items():
+                chosen = name in (given.only.split(",") if given.only else [name])
+                chosen = chosen and way.name in (given.ways.split(",") if given.ways else [way.name])
+                key = f"{name} | {way.name} | {target}"
+                if not chosen or key in kept:
+                    continue
+                kept[key] = _measured(step_of(loss), laid_out(MESH, way, shapes, of_tokens), target, given.seconds)
+                print(key, kept[key].get("speedup", kept[key].get("fault")), flush=True)
+                writing.write(path, json.dumps(kept, indent=1) + "\n")
+    writing.write(FOLDER / "steps.md", "\n".join(_page(kept)) + "\n")
+
+
+def _measured(step: Any, args: Any, target: str, seconds: float) -> dict[str, Any]:
+    from shardwise.compiled.compiling import rehearse
+    from shardwise.functions.overlapping import overlap
+
+    began = time.perf_counter()
+    try:
+        found = overlap(step, *args, on=target, mesh=MESH, seconds=seconds)
+        line = rehearse(step, *args, on=target, mesh=MESH).timeline()
+    except ShardwiseError as error:
+        return {"fault": one_line(str(error))[:300]}
+    busy = dict(line.lanes)
+    wire = max((share for lane, share in busy.items() if lane.endswith(("+", "-"))), default=0.0)
+    return {
+        "before": found.before_seconds,
+        "after": found.after_seconds,
+        "speedup": found.speedup,
+        "waiting_before": found.before_exposed,
+        "waiting_after": found.after_exposed,
+        "bound": max(line.compute_seconds, wire),
+        "changed": [str(place.task.equation) for place in found.changes],
+        "left": len(found.left),
+        "variants": found.tried,
+        "took": time.perf_counter() - began,
+        "versions": versions(target),
+    }
+
+
+def _mean(numbers: Sequence[float]) -> str:
+    return f"{math.exp(math.fsum(map(math.log, numbers)) / len(numbers)):.2f}" if numbers else "-"
+
+
+def _page(kept: dict[str, Any]) -> Iterator[str]:
+    yield "# Whole training steps\n"
+    yield (
+        "Made by `make bench-steps`: one step of training each, forward and backward, compiled for a slice that is not "
+        "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU was "
+        "measured. *Bound* is the longer of what the compiler's own computes and what its busiest link sends.\n"
+    )
+    rows = {key: row for key, row in kept.items() if "fault" not in row}
+    every = [row["speedup"] for row in rows.values()]
+    tensor = [row["speedup"] for key, row in rows.items() if "TP" in key]
+    if every:
+        yield f"- {len(rows)} steps; geometric mean {_mean(every)} times as fast, {_mean(tensor)} where TP is in the mesh."
+        yield f"- Least {min(every):.2f}, most {max(every):.2f}.\n"
+    yield "| " + " | ".join(HEAD) + " |"
+    yield "|" + "---|" * len(HEAD)
+    for key, row in rows.items():
+        times = [seconds_text(row[name]) for name in ("before", "after")]
+        waits = [seconds_text(row[name]) for name in ("waiting_before", "waiting_after")]
+        cells = [*key.split(" | "), *times, f"{row['speedup']:.2f}", *waits, seconds_text(row["bound"])]
+        yield "| " + " | ".join([*cells, f"{len(row['changed'])} of {len(row['changed']) + row['left']}"]) + " |"
+    faults = {key: row["fault"] for key, row in kept.items() if "fault" in row}
+    if faults:
+        yield "\nNot compiled:\n"
+        yield from (f"- {key}: {fault}" for key, fault in faults.items())
+
+
+if __name__ == "__main__":
+    main()
