@@ -90,8 +90,8 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
     yield "# Whole training steps\n"
     yield (
         "Made by `make bench-steps`: one step of training each, forward and backward, compiled for a slice that is not "
-        "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU was "
-        "measured. *Bound* is the longer of what the compiler's own computes and what its busiest link sends.\n"
+        "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU "
+        "was measured. *Bound* is the longer of what the compiler's own computes and what its busiest link sends.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]
