@@ -50,3 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With -m "not jax", leaves modules that import JAX unread, so that the fast tests stay fast."""
     return True if config.option.markexpr == "not jax" and needs_jax(collection_path) else None
+
+
+@pytest.fixture(autouse=True)
+def eight_devices(request: pytest.FixtureRequest) -> None:
+    """Starts JAX with them, before a command that a test runs would start it with as many as it needs."""
+    if request.node.get_closest_marker("jax"):
+        import jax
+
+        jax.devices()

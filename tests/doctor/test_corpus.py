@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from typing import Any
 
 import jax
@@ -75,8 +76,10 @@ def check_each_is_one_of_three(name: str, found: Any) -> None:
 @pytest.mark.needs("tpu")
 @pytest.mark.parametrize("target", AWAY)
 def test_over_the_corpus_nearly_all_that_a_tpu_compiler_makes_is_explained(target: str):
+    """On the second slice a third of the programs; all of them in `make soak`, which sets CORPUS."""
+    names = NAMES if target == "v5e:2x4" or os.environ.get("CORPUS") else NAMES[::3]
     asked = own = 0
-    for name in NAMES:
+    for name in names:
         if getattr(module_of(name), "DEVICES", math.prod(AWAY[target])) != math.prod(AWAY[target]):
             continue  # it takes the devices of this process
         function, args, mesh = built(
@@ -86,5 +89,5 @@ def test_over_the_corpus_nearly_all_that_a_tpu_compiler_makes_is_explained(targe
         truth: Any = found.truth
         asked, own = asked + len(truth.answers), own + len(truth.own)
         check_each_is_one_of_three(name, found)
-    assert asked > 50
+    assert asked > 3 * len(names)
     assert 1 - own / asked >= LEAST_EXPLAINED

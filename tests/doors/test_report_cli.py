@@ -219,7 +219,6 @@ def test_estimated_compiled_and_measured_stand_in_one_table(plan):
     section = page[page.index("Estimated, compiled, measured") :]
     table = section[: section.index("</table>")]
     assert re.findall(r"<th[^>]*>([^<]*)</th>", table) == [
-        "",
         "estimated",
         "compiled for v5e:2x2",
         "measured",

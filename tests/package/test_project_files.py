@@ -80,5 +80,14 @@ def test_a_type_checker_accepts_a_users_file():
 def test_a_users_file_names_what_users_need():
     text = Path(__file__).with_name("typed.py").read_text(encoding="utf-8")
     used = set(re.findall(r"\bsw\.(\w+)", text)) | set(re.findall(r"from shardwise import (.*)", text)[0].split(", "))
-    results = {"Check", "Comparison", "Diagnosis", "Program", "Report", "Timeline", "Topology"}  # seen, and not named
+    results = {
+        "Check",
+        "Comparison",
+        "Diagnosis",
+        "Overlapped",
+        "Program",
+        "Report",
+        "Timeline",
+        "Topology",
+    }  # seen, and not named
     assert set(shardwise.__all__) - used == results | {"distributed", "random", "true_shape"}

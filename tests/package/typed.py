@@ -46,6 +46,7 @@ def proven(plan: Plan, a: jax.Array, b: jax.Array) -> float:
     audit.assert_only({"all-gather": {"x": 1}})
     rehearsed = sw.rehearse(function, a, b, on="v5e:2x2")
     rehearsed.assert_fits("tpu-v5e")
+    print(sw.overlap(function, a, b, on="v5e:2x2", seconds=10).code(), sw.overlapped("x=4")(function))
     print(sw.doctor(function, a, b), sw.compare(EQUATION, a, b), sw.trace(function, a, b), sw.calibrate())
     return sum(collective.wire_bytes for collective in audit.collectives)
 
