@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -77,21 +78,44 @@ def test_what_is_returned_compiles_to_what_was_told(found: sw.Overlapped):
     assert all("test_overlap.py" in line for line in lines), lines
 
 
-def test_the_same_changes_have_the_same_values_on_simulated_devices():
-    mesh = sw.make_mesh("x=2, y=4", axis_types=AxisType.Auto)
+def small(mesh: Any) -> Any:
+    """The arguments of the step with values, small, on simulated devices."""
     numbers = np.random.default_rng(0)
-    args = jax.tree.map(
+    return jax.tree.map(
         lambda kind: jax.device_put(
             numbers.normal(size=kind.shape).astype(np.float32).astype(kind.dtype), NamedSharding(mesh, kind.sharding.spec)
         ),
         arguments(2, 8, 16, 32),
     )
+
+
+def close(got: Any, wanted: Any) -> None:
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=0.02, atol=0.02)
+
+
+def test_the_changed_function_has_the_same_values_and_bears_every_transformation():
+    mesh = sw.make_mesh("x=2, y=4", axis_types=AxisType.Auto)
+    args = small(mesh)
+
+    def curved(function: Any) -> Any:
+        squares = lambda w: sum((leaf.astype(jnp.float32) ** 2).sum() for leaf in jax.tree.leaves(function(w, args[1])))  # noqa: E731
+        return jax.jit(jax.grad(squares))(args[0])
+
     with jax.set_mesh(mesh):
         chosen = places(step, args, mesh)
         assert len(chosen) == 5
-        got, wanted = (jax.jit(each)(*args) for each in (rewritten(step, replacing(chosen, mesh)), step))
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=0.02, atol=0.02)
+        changed = rewritten(step, replacing(chosen, mesh))
+        wanted = jax.jit(step)(*args)
+        close(jax.jit(changed)(*args), wanted)
+        exported = jax.export.export(jax.jit(changed))(*args)
+        close(jax.jit(exported.call)(*args), wanted)
+        stacked = jnp.stack([args[1]] * 2)
+        close(jax.jit(jax.vmap(lambda x: changed(args[0], x)))(stacked), jax.tree.map(lambda a: jnp.stack([a] * 2), wanted))
+        close(curved(changed), curved(step))
+        given = jax.tree.map(lambda array: jax.device_put(np.asarray(array), array.sharding), args)
+        jax.jit(changed, donate_argnums=0)(*given)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given[0]))
 
 
 @pytest.mark.usefixtures("kept_texts")
