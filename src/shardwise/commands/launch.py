@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-from shardwise.commands.quiet import JAX_SETTINGS, LIBRARY_SETTINGS, asked_for_logs, is_start_up
+from shardwise.commands.quiet import ASKED, is_start_up
 from shardwise.distributed.jobs import SECONDS
 from shardwise.distributed.launching import Launch, launch
 from shardwise.errors import DistributedError, did_you_mean, quoted
@@ -57,4 +57,4 @@ def _is_noise(line: bytes) -> bool:
     """Whether a line is what libraries say as they connect, or as they start where nobody has asked for it."""
     if _NOISE.fullmatch(line.rstrip()) is not None:
         return True
-    return is_start_up(line) and not asked_for_logs(*JAX_SETTINGS, *LIBRARY_SETTINGS)
+    return is_start_up(line) and not ASKED

@@ -41,6 +41,10 @@ def asked_for_logs(*names: str) -> bool:
     return any(name in os.environ for name in names)
 
 
+# As this module is imported, which commands do before anything imports JAX.
+ASKED = asked_for_logs(*JAX_SETTINGS, *(() if "jax" in sys.modules else LIBRARY_SETTINGS))
+
+
 def is_start_up(line: bytes) -> bool:
     """Whether a line is of the start-up log of a library.
 
