@@ -97,7 +97,8 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
     every = [row["speedup"] for row in rows.values()]
     tensor = [row["speedup"] for key, row in rows.items() if "TP" in key]
     if every:
-        yield f"- {len(rows)} steps; geometric mean {_mean(every)} times as fast, {_mean(tensor)} where TP is in the mesh."
+        total = len(TARGETS) * sum(len(programs(way)) for way in WAYS)
+        yield f"- {len(rows)} of {total} steps were compiled so far; geometric mean {_mean(every)} times as fast, {_mean(tensor)} where TP is in the mesh."
         yield f"- Least {min(every):.2f}, most {max(every):.2f}.\n"
     yield "| " + " | ".join(HEAD) + " |"
     yield "|" + "---|" * len(HEAD)
