@@ -98,7 +98,8 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
     tensor = [row["speedup"] for key, row in rows.items() if "TP" in key]
     if every:
         total = len(TARGETS) * sum(len(programs(way)) for way in WAYS)
-        yield f"- {len(rows)} of {total} steps were compiled so far; geometric mean {_mean(every)} times as fast, {_mean(tensor)} where TP is in the mesh."
+        means = f"geometric mean {_mean(every)} times as fast, {_mean(tensor)} where TP is in the mesh"
+        yield f"- {len(rows)} of {total} steps were compiled so far; {means}."
         yield f"- Least {min(every):.2f}, most {max(every):.2f}.\n"
     yield "| " + " | ".join(HEAD) + " |"
     yield "|" + "---|" * len(HEAD)
