@@ -17,9 +17,12 @@ import pytest
 import shardwise
 
 README = Path(__file__).parents[2] / "README.md"
-COMPILING = ["compiling", "targets.helper_process", "targets.unattached", "targets.lowering"]  # for a target
+COMPILING = [  # for a target
+    "compiled.compiling", "compiled.targets.helper_process", "compiled.targets.unattached", "compiled.targets.lowering",
+    "functions.overlapping",
+]  # fmt: skip
 MODULES = [
-    pytest.param(name, marks=[pytest.mark.needs("tpu")] if name.removeprefix("shardwise.compiled.") in COMPILING else [])
+    pytest.param(name, marks=[pytest.mark.needs("tpu")] if name.removeprefix("shardwise.") in COMPILING else [])
     for name in (module.name for module in pkgutil.walk_packages(shardwise.__path__, "shardwise."))
 ]
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
 # What a guide's cells compile with, which a machine may lack: its cells are not run there, and the rest of the site is built.
-NEEDS = {"audit": ["tpu"], "collective_matmul": ["tpu"], "four_ways": ["tpu"], "rehearsing": ["tpu", "gpu"]}
+NEEDS = {"audit": ["tpu"], "collective_matmul": ["tpu"], "four_ways": ["tpu"], "overlap": ["tpu"], "rehearsing": ["tpu", "gpu"]}
 # What each kernel runs before a guide's first cell: rehearsals take kept texts, as those of other tests do.
 STARTUP = f"""import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})

@@ -19,6 +19,7 @@ from shardwise.errors import CompileError, MeshError
 from shardwise.functions.matmul_places import replacing
 from shardwise.functions.rewriting import rewritten
 
+pytestmark = pytest.mark.needs("tpu")
 ON = "v5e:2x4"
 MESH = AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 

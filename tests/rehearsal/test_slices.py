@@ -13,6 +13,8 @@ from shardwise.compiled.confirming import rehearsed
 from shardwise.compiled.targets.unattached import mesh_of, target_mesh
 from shardwise.errors import MeshError
 
+pytestmark = pytest.mark.usefixtures("kept_texts")
+
 
 def summed(on: str, axes: str, over: str | tuple[str, ...]) -> Audit:
     """A matmul whose contracted dimension is split over axes: its result is added up over them."""
@@ -110,6 +112,7 @@ def test_the_plan_says_which_axis_crosses_and_what_goes_over_the_network():
     assert plan.best.estimate.network_bytes < plan.best.estimate.total_wire_bytes / 5
 
 
+@pytest.mark.needs("tpu")
 def test_the_plan_of_a_mesh_of_such_devices_is_the_same():
     mesh = mesh_of("v5e:2x4*2", "s=2, x=8")
     equation, sizes = "A[I_s, J_x] · B[J_x, K] -> C[I_s, K]", dict.fromkeys("IJK", 4096)
