@@ -153,7 +153,7 @@ fuzz: $(READY)
 soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.processes
-	@CORPUS=whole JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/doctor/test_corpus.py
+	@CORPUS=whole JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/doctor/test_corpus.py tests/doctor/test_faults.py
 	@COMPARES=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/runtime/test_comparing.py -k loaded
 
 golden: $(READY)
