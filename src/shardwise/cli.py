@@ -307,6 +307,22 @@ def _evidence_parsers(commands: Any) -> None:
     rehearsing.set_defaults(command=command_of("flags", "rehearse"))
     doctoring_parser(commands, _function_options)
     overlapping_parser(commands, _function_options)
+    _locking_parser(commands)
+    overlapping = commands.add_parser(
+        "bench-overlap",
+        help="plans that hide transfers behind products, against the compiler's own, compiled for devices not attached",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  shardwise bench-overlap --on v5e:2x4 --kinds AG,RS --sizes 16384x1024x2048",
+    )
+    overlapping.add_argument("--on", required=True, metavar="v5e:2x4", help="the devices, as v5e:2x4 or v5p:2x2x2")
+    overlapping.add_argument("--kinds", default="", metavar="AG,RS", help="of AG, TP-up, RS, weights (default: all)")
+    overlapping.add_argument("--sizes", default="", metavar="IxJxK,...", help="rows x contracted x columns (default: five)")
+    overlapping.add_argument("--json", metavar="FILE", help="write the rows as JSON too, after every case")
+    overlapping.set_defaults(command=command_of("bench_overlap"))
+
+
+def _locking_parser(commands: Any) -> None:
+    """Add `lock` to the commands."""
     locking = commands.add_parser(
         "lock",
         help="keep what functions compile to in comms.lock, and fail when it changes",
@@ -331,17 +347,6 @@ def _evidence_parsers(commands: Any) -> None:
     )  # fmt: skip
     locking.add_argument("--update", action="store_true", help="compile what is locked again and overwrite")
     locking.set_defaults(command=command_of("lock"))
-    overlapping = commands.add_parser(
-        "bench-overlap",
-        help="plans that hide transfers behind products, against the compiler's own, compiled for devices not attached",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  shardwise bench-overlap --on v5e:2x4 --kinds AG,RS --sizes 16384x1024x2048",
-    )
-    overlapping.add_argument("--on", required=True, metavar="v5e:2x4", help="the devices, as v5e:2x4 or v5p:2x2x2")
-    overlapping.add_argument("--kinds", default="", metavar="AG,RS", help="of AG, TP-up, RS, weights (default: all)")
-    overlapping.add_argument("--sizes", default="", metavar="IxJxK,...", help="rows x contracted x columns (default: five)")
-    overlapping.add_argument("--json", metavar="FILE", help="write the rows as JSON too, after every case")
-    overlapping.set_defaults(command=command_of("bench_overlap"))
 
 
 def _function_options(parser: argparse.ArgumentParser, more: str = "", needed: bool = True) -> None:

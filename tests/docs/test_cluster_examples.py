@@ -15,7 +15,8 @@ FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
 
 @pytest.fixture(scope="module")
 def manifests() -> dict[str, dict]:
-    yaml = pytest.importorskip("yaml")
+    import yaml
+
     return {each["kind"]: each for each in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))}
 
 

@@ -85,8 +85,6 @@ def _files(capsys) -> None:
 def test_every_example_of_a_help_works(command, capsys, monkeypatch, tmp_path):
     if command == "calibrate":
         unmeasured(monkeypatch, tmp_path)
-    if command == "completion":
-        pytest.importorskip("argcomplete")
     text = helped(capsys, command)
     found = examples(text.partition("example")[2])
 

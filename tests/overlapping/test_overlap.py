@@ -187,6 +187,9 @@ def test_simulated_devices_share_one_host_and_a_decorated_function_runs_as_it_is
     monkeypatch.setenv("SHARDWISE_OVERLAP", "0")
     np.testing.assert_array_equal(double(x), 2 * x)
     assert len(calls) == 3
+    monkeypatch.delenv("SHARDWISE_OVERLAP")
+    np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: double(x).sum()))(x), jnp.full(4, 2.0))
+    assert len(calls) == 4
     told = sw.overlap(double, x, mesh="x=4")
     assert "simulated devices share one host" in str(told)
 

@@ -16,11 +16,6 @@ from shardwise.runtime.files import open_source
 A = np.arange(96, dtype=np.float32).reshape(8, 12)
 
 
-@pytest.fixture(autouse=True)
-def with_tensorstore() -> None:
-    pytest.importorskip("tensorstore")
-
-
 def written(folder: Path, driver: str, values: np.ndarray = A, **more) -> Path:
     import tensorstore
 

@@ -42,6 +42,16 @@ class Contents:
         return sum(collective.wire_bytes for collective in self.collectives)
 
     @property
+    def room(self) -> float | None:
+        """The memory of one device that was compiled for, in bytes; None where its hardware is not known."""
+        return None if self.hardware is None else self.hardware.memory_bytes.value / self.hardware.devices_per_chip
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the program's memory fits a device; None where one of them is not known."""
+        return None if self.memory is None or self.room is None else self.memory.peak <= self.room
+
+    @property
     def total_network_bytes(self) -> float:
         """What of it leaves its node, or its slice."""
         return sum(collective.network_bytes for collective in self.collectives)

@@ -105,9 +105,8 @@ def _memory(audit: Audit) -> Iterator[str]:
     if memory is None:
         return
     have = ""
-    if audit.hardware is not None and not audit.hardware.shared:
-        room = audit.hardware.memory_bytes.value / audit.hardware.devices_per_chip
-        have = f" of {bytes_text(room)}" + (", which it does not fit" if memory.peak > room else "")
+    if audit.room is not None and audit.hardware is not None and not audit.hardware.shared:
+        have = f" of {bytes_text(audit.room)}" + (", which it does not fit" if audit.fits is False else "")
     parts = f"arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
     parts += f"temporaries {bytes_text(memory.temporaries)}"
     yield f"memory  {bytes_text(memory.peak)} a device{have}: {parts}"

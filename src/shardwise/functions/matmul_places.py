@@ -12,18 +12,22 @@ from jax.extend.core import JaxprEqn
 from jax.sharding import AxisType
 
 from shardwise.compiled.facts import Line
+from shardwise.compiled.targets.lowering import lower_on
 from shardwise.errors import ShardwiseError, one_line
-from shardwise.functions.rewriting import Path, Replacement
+from shardwise.functions.rewriting import Path, Replacement, rewritten
 from shardwise.intent.flowgraph import Graph, Operation, Value
+from shardwise.intent.propagation import intended
 from shardwise.layout import Layout
+from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import Candidate, ranking
+from shardwise.runtime.devices import AnyMesh
 from shardwise.steps import Fused
 
 _MARK = "shardwise_matmul_"
 _MARKED = re.compile(_MARK + r"(\d+)")
-_LETTERS = "IJKLMNPQRSTVWXYZ"
+_LETTERS = "IJKLMNPQRSTVWXYZ"  # more than the dimensions of any matmul
 Where = Any  # a hardware, by name or as it is; a topology; or where a mesh's devices stand
 
 
@@ -77,21 +81,40 @@ class MatmulPlace:
         return (self.plain_seconds - self.seconds) * self.times
 
 
-def marking(path: Path, paths: Sequence[Path]) -> str:
-    """The scope that a matmul gets, by which the module tells it from others."""
-    return f"{_MARK}{paths.index(path)}"
+@dataclass(frozen=True, slots=True)
+class _Posed:
+    """The equation that a matmul is, and what else its problem is posed with; `dtype` is empty where operands differ in it."""
+
+    equation: Equation
+    sizes: Mapping[str, int] = field(hash=False)
+    dtype: str
+    accumulated: str | None
 
 
 def found_places(
-    graph: Graph, equations: Mapping[Path, JaxprEqn], where: Where, *, explicit: bool, forced: str = ""
-) -> tuple[list[MatmulPlace], list[Left]]:
+    function: Callable[..., Any], args: tuple[Any, ...], on: str | None, mesh: AnyMesh, where: Where, forced: str = ""
+) -> tuple[list[MatmulPlace], list[Left]]:  # fmt: skip
     """Where transfers may run behind matmuls, the most promising first; and what is left alone although something moves.
 
     Args:
-        explicit: whether layouts are part of the types of arrays: a result then has the layout that its type says.
+        on: the devices that it is lowered for, as `"v5e:4x4"`; None for those of the mesh.
+        where: what is planned for.
         forced: how transfers are to run behind matmuls, as `overlap=` names it, also where another program is faster.
+
+    Raises:
+        CompileError: the function cannot be traced; NoPassesError: its layouts cannot be told.
     """
-    paths, users = list(equations), graph.users()
+    equations: dict[Path, JaxprEqn] = {}
+    numbers: dict[Path, int] = {}
+
+    def marked(path: Path, equation: JaxprEqn) -> str:
+        equations[path] = equation
+        return f"{_MARK}{numbers.setdefault(path, len(numbers))}"
+
+    lowering = lower_on(rewritten(function, marked), args, on, mesh)
+    graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
+    explicit = any(kind == AxisType.Explicit for kind in mesh.axis_types)
+    paths, users = list(numbers), graph.users()
     places: dict[object, MatmulPlace] = {}
     left: dict[object, Left] = {}
     for operation in graph.operations:
@@ -102,27 +125,32 @@ def found_places(
         posed = _posed(graph, operation, users, equations[path], explicit)
         if posed is None:
             continue
-        equation, sizes, dtype, accumulated = posed
-        times = operation.trips or 1
-        looks = looks_of(equations[path])
-        known = places.get(key := (operation.line, looks, equation, dtype, accumulated))
+        times, looks = operation.trips or 1, looks_of(equations[path])
+        known = places.get(key := (operation.line, looks, posed))
         if known is not None:
             seen = known.paths if path in known.paths else (*known.paths, path)
             places[key] = replace(known, paths=seen, times=known.times + times)
             continue
-        place = _planned(operation.line, path, looks, times, equation, sizes, dtype, accumulated, graph, where, forced)
-        if isinstance(place, MatmulPlace):
-            places[key] = place
+        if key in left:
+            left[key] = replace(left[key], times=left[key].times + times)
+            continue
+        planned = _planned(posed, graph.mesh, where, forced)
+        if isinstance(planned, str):
+            left[key] = Left(operation.line, str(posed.equation), planned, times)
         else:
-            before = left.get(key)
-            left[key] = Left(place.line, place.equation, place.reason, times + (before.times if before else 0))
+            task, best, plain = planned
+            places[key] = MatmulPlace(operation.line, (path,), looks, task, best, best.seconds, plain.seconds, times)
     return sorted(places.values(), key=lambda place: -place.gain), list(left.values())
 
 
 def _posed(
     graph: Graph, operation: Operation, users: Mapping[int, list[tuple[Operation, int]]], equation: JaxprEqn, explicit: bool
-) -> tuple[Equation, dict[str, int], str, str | None] | None:
-    """The equation that a matmul is, with what is moved before it and after; None where nothing moves."""
+) -> _Posed | None:
+    """What a matmul poses, with what is moved before it and after; None where nothing moves.
+
+    Args:
+        explicit: whether layouts are part of the types of arrays: a result then has the layout that its type says.
+    """
     operands = [_before(graph, graph.values[number]) for number in operation.operands]
     made = graph.values[operation.results[0]]
     result = made if explicit else _after(graph, made, users)
@@ -130,27 +158,35 @@ def _posed(
     stays = all(value.number == number for value, number in zip(operands, operation.operands, strict=True))
     if stays and not summed and result.layout == made.layout:
         return None
-    ((left, right), (left_batch, right_batch)) = equation.params["dimension_numbers"]
-    ranks = [len(value.shape) for value in operands]
-    names: list[list[str]] = [[""] * rank for rank in ranks]
-    letters = iter(_LETTERS)
-    order: list[str] = []
-    for first, second in (*zip(left_batch, right_batch, strict=True), *zip(left, right, strict=True)):
-        names[0][first] = names[1][second] = next(letters)
-    order += [names[0][dim] for dim in left_batch]
-    for which in (0, 1):
-        for dim in range(ranks[which]):
-            if not names[which][dim]:
-                names[which][dim] = next(letters)
-                order.append(names[which][dim])
+    names, order = _named(equation.params["dimension_numbers"], [len(value.shape) for value in operands])
     sizes = {
         name: size for value, dims in zip(operands, names, strict=True) for name, size in zip(dims, value.shape, strict=True)
     }
     one, other = (Operand(array, _laid(dims, value)) for array, dims, value in zip("AB", names, operands, strict=True))
     wanted = equation.params["preferred_element_type"]
-    dtype = operands[0].dtype if operands[0].dtype == operands[1].dtype else "?"
+    dtype = operands[0].dtype if operands[0].dtype == operands[1].dtype else ""
     accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
-    return Equation((one, other), Operand("C", _laid(order, result))), sizes, dtype, accumulated
+    return _Posed(Equation((one, other), Operand("C", _laid(order, result))), sizes, dtype, accumulated)
+
+
+def _named(dimensions: Any, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """The letters of the dimensions of both operands, and of the result: batches, then what is left of one and the other.
+
+    >>> _named((((1,), (0,)), ((), ())), [2, 2])
+    ([['J', 'I'], ['I', 'K']], ['J', 'K'])
+    """
+    (left, right), (left_batch, right_batch) = dimensions
+    names: list[list[str]] = [[""] * rank for rank in ranks]
+    letters = iter(_LETTERS)
+    for first, second in (*zip(left_batch, right_batch, strict=True), *zip(left, right, strict=True)):
+        names[0][first] = names[1][second] = next(letters)
+    order = [names[0][dim] for dim in left_batch]
+    for dims in names:
+        for place, known in enumerate(dims):
+            if not known:
+                dims[place] = next(letters)
+                order.append(dims[place])
+    return names, order
 
 
 def _laid(dims: list[str], value: Value) -> Layout:
@@ -171,30 +207,23 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
     return value
 
 
-def _planned(
-    line: Line | None, path: Path, looks: Looks, times: int, equation: Equation, sizes: dict[str, int], dtype: str,
-    accumulated: str | None, graph: Graph, where: Where, forced: str,
-) -> MatmulPlace | Left:  # fmt: skip
-    text = str(equation)
-    if dtype == "?":
-        return Left(line, text, "its operands have different dtypes")
-    parts = [axis for operand in (*equation.operands, equation.result) for axis in operand.layout.axes if ":" in axis]
-    if parts:
-        return Left(line, text, f"it is split over a part of a mesh axis, {parts[0]}")
+def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> tuple[Problem, Candidate, Candidate] | str:
+    """The problem, its fastest program, and the fastest without a transfer behind a matmul; or why the matmul stays."""
+    if not posed.dtype:
+        return "its operands have different dtypes"
+    arrays = (*posed.equation.operands, posed.equation.result)
+    part = next((axis for operand in arrays for axis in operand.layout.axes if ":" in axis), None)
+    if part is not None:
+        return f"it is split over a part of a mesh axis, {part}"
+    given = (posed.equation, posed.sizes, mesh, where, posed.dtype, posed.accumulated)
     try:
-        task = problem(equation, sizes, graph.mesh, where, dtype, accumulated, overlap=forced or True)
-        best = ranking(task).best
-        plain = ranking(problem(equation, sizes, graph.mesh, where, dtype, accumulated, overlap=False)).best
+        task = problem(*given, overlap=forced or True)
+        best, plain = ranking(task).best, ranking(problem(*given, overlap=False)).best
     except ShardwiseError as error:
-        return Left(line, text, one_line(str(error).split("\n")[0]))
+        return one_line(str(error).split("\n")[0])
     if not any(isinstance(step, Fused) for step in best.program.steps):
-        return Left(line, text, "no transfer that runs behind its matmul is faster")
-    return MatmulPlace(line, (path,), looks, task, best, best.seconds, plain.seconds, times)
-
-
-def is_explicit(mesh: Any) -> bool:
-    """Whether some axis of a mesh is Explicit: the layouts of all arrays are then part of their types."""
-    return any(kind == AxisType.Explicit for kind in mesh.axis_types)
+        return "no transfer that runs behind its matmul is faster"
+    return task, best, plain
 
 
 def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Callable[[Path, JaxprEqn], Replacement | None]:
@@ -204,7 +233,7 @@ def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Callable[[Path, Jaxpr
 
     chosen = {path: place for place in places for path in place.paths}
 
-    def replace(path: Path, equation: JaxprEqn) -> Replacement | None:
+    def planned(path: Path, equation: JaxprEqn) -> Replacement | None:
         place = chosen.get(path)
         if place is None or place.looks != looks_of(equation):
             return None
@@ -217,4 +246,4 @@ def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Callable[[Path, Jaxpr
 
         return run
 
-    return replace
+    return planned

@@ -13,13 +13,11 @@ import jax
 
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import audit, name_of, rehearse
-from shardwise.compiled.targets.lowering import lower_on
 from shardwise.errors import CompileError, ShardwiseError, one_line
 from shardwise.functions.diagnosing import mesh_of
-from shardwise.functions.matmul_places import Left, MatmulPlace, found_places, is_explicit, marking, replacing
+from shardwise.functions.matmul_places import Left, MatmulPlace, found_places, replacing
 from shardwise.functions.overlapped import Overlapped
 from shardwise.functions.rewriting import rewritten
-from shardwise.intent.propagation import intended
 from shardwise.intent.shardy import NoPassesError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, hardware_of
@@ -66,7 +64,7 @@ def overlap(
         why = "simulated devices share one host: no transfer can run behind a matmul; name devices with on="
         return Overlapped(function, name, target, (), (), notes=(why,))
     try:
-        places, left = _places(function, args, on, where, chip)
+        places, left = found_places(function, args, on, where, chip)
     except NoPassesError as error:
         return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
     search = _Search(function, args, on, where, time.monotonic() + seconds)
@@ -83,7 +81,8 @@ def overlap(
 def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: at the first call for some shapes and layouts a function is overlapped for the devices of its mesh.
 
-    Later calls of that kind take what was found. With `SHARDWISE_OVERLAP=0` in the environment the function runs as it is.
+    Later calls of that kind take what was found. Inside of `jax.jit`, `jax.grad` and their like, and with
+    `SHARDWISE_OVERLAP=0` in the environment, the function runs as it is: decorate the outermost.
 
     >>> import jax.numpy as jnp, shardwise as sw
     >>> @sw.overlapped("x=4")
@@ -102,9 +101,9 @@ def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Calla
 
         @functools.wraps(function)
         def chosen(*args: Any) -> Any:
-            if os.environ.get(SWITCH) == "0":
-                return function(*args)
             leaves, tree = jax.tree.flatten(args)
+            if os.environ.get(SWITCH) == "0" or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                return function(*args)
             key = (tree, tuple(map(_kind, leaves)))
             if key not in known:
                 found = overlap(function, *args, mesh=mesh, seconds=seconds)
@@ -122,29 +121,8 @@ def _kind(leaf: Any) -> object:
     return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None) if isinstance(leaf, jax.Array) else None
 
 
-def _places(
-    function: Callable[..., Any], args: tuple[Any, ...], on: str | None, mesh: AnyMesh, chip: Any
-) -> tuple[list[MatmulPlace], list[Left]]:  # fmt: skip
-    """The matmuls at which something moves, by what Shardy makes of the function's layouts."""
-    seen: dict[Any, Any] = {}
-
-    def noted(path: Any, equation: Any) -> str:
-        seen[path] = equation
-        return marking(path, list(seen))
-
-    lowering = lower_on(rewritten(function, noted), args, on, mesh)
-    graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
-    return found_places(graph, seen, chip, explicit=is_explicit(mesh))
-
-
 def _dropped(place: MatmulPlace) -> Left:
     return Left(place.line, str(place.task.equation), "with it the whole function was no faster", place.times)
-
-
-def _fits(found: Audit) -> bool:
-    if found.memory is None or found.hardware is None:
-        return True
-    return found.memory.peak * found.hardware.devices_per_chip <= found.hardware.memory_bytes.value
 
 
 @dataclass
@@ -177,7 +155,7 @@ class _Search:
             else:
                 found = rehearse(function, *self.args, on=self.on, mesh=self.mesh)
             self.audits[places] = found
-            return float("inf") if places and not _fits(found) else found.timeline().step_seconds
+            return float("inf") if places and found.fits is False else found.timeline().step_seconds
         except ShardwiseError as error:
             if not places:
                 raise

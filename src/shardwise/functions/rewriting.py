@@ -35,9 +35,9 @@ def rewritten(function: Callable[..., Any], replace: Callable[[Path, JaxprEqn], 
     """
 
     @functools.wraps(function)
-    def again(*args: Any, **kwargs: Any) -> Any:
+    def changed(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
+        places = [place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]  # others are known as it is traced
 
         def of_arrays(*arrays: Any) -> Any:
             filled = list(leaves)
@@ -48,25 +48,11 @@ def rewritten(function: Callable[..., Any], replace: Callable[[Path, JaxprEqn], 
 
         arrays = [leaves[place] for place in places]
         closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-        results = _Again(replace).run(closed, arrays, ())
+        again = _Again(replace)
+        results = again.run(closed, arrays, dict(again.changes(closed.jaxpr, ())))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return again
-
-
-def matmuls(function: Callable[..., Any], args: Sequence[Any]) -> dict[Path, JaxprEqn]:
-    """The matmuls of a function that `rewritten` comes by, in their order."""
-    found: dict[Path, JaxprEqn] = {}
-
-    def seen(path: Path, equation: JaxprEqn) -> None:
-        found[path] = equation
-
-    jax.eval_shape(rewritten(function, seen), *args)
-    return found
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, jax.core.Tracer, int, float, complex)) or hasattr(leaf, "dtype")
+    return changed
 
 
 class _Again:
@@ -75,13 +61,12 @@ class _Again:
     def __init__(self, replace: Callable[[Path, JaxprEqn], Replacement | None]) -> None:
         self.replace = replace
 
-    def run(self, closed: Any, arrays: Sequence[Any], path: Path) -> list[Any]:
-        """The results of a jaxpr: stretches without a change at once, by JAX's own evaluation."""
+    def run(self, closed: Any, arrays: Sequence[Any], changed: Mapping[int, Replacement | JaxprEqn]) -> list[Any]:
+        """The results of a jaxpr with these equations changed: stretches without a change at once, by JAX's own evaluation."""
         jaxpr = closed.jaxpr
-        changed = dict(self._changes(jaxpr, path))
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arrays), strict=True))
         makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-        needed = self._needed_after(jaxpr, changed, makers)
+        needed = _needed_later(jaxpr, changed, makers)
         start = 0
         for place in (*sorted(changed), len(jaxpr.eqns)):
             _stretch(jaxpr, jaxpr.eqns[start:place], env, needed)
@@ -99,7 +84,8 @@ class _Again:
             start = place + 1
         return [_read(var, env) for var in jaxpr.outvars]
 
-    def _changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
+    def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
+        """The equations of a jaxpr that are changed, by number: what takes their place."""
         number = -1
         for place, equation in enumerate(jaxpr.eqns):
             name = equation.primitive.name
@@ -128,26 +114,24 @@ class _Again:
     def _again(self, held: Any, path: Path) -> Any:
         """A jaxpr with its matmuls changed; itself where none is, or where it would need arrays of its own."""
         closed = held if hasattr(held, "consts") else ClosedJaxpr(held, ())
-        if not any(True for _ in self._changes(closed.jaxpr, path)):
+        changed = dict(self.changes(closed.jaxpr, path))
+        if not changed:
             return held
         shapes = [_shaped(var.aval) for var in closed.jaxpr.invars]
-        made = jax.make_jaxpr(lambda *arrays: self.run(closed, arrays, path))(*shapes)
+        made = jax.make_jaxpr(lambda *arrays: self.run(closed, arrays, changed))(*shapes)
         if hasattr(held, "consts"):
             return made
         return held if made.consts else made.jaxpr
 
-    def _needed_after(self, jaxpr: Jaxpr, changed: Mapping[int, Any], makers: Mapping[Any, JaxprEqn]) -> Mapping[Any, int]:
-        """For each variable the last equation that takes it; results are taken after all."""
-        needed: dict[Any, int] = {}
-        for place, equation in enumerate(jaxpr.eqns):
-            taken = [*equation.invars]
-            if place in changed:
-                taken += [_source(var, makers) for var in equation.invars]
-            needed |= {var: place for var in taken if not isinstance(var, Literal)}
-        return needed | {var: len(jaxpr.eqns) for var in jaxpr.outvars if not isinstance(var, Literal)}
+
+def _needed_later(jaxpr: Jaxpr, changed: Mapping[int, Any], makers: Mapping[Any, JaxprEqn]) -> frozenset[Any]:
+    """The variables that something takes: an equation, a change in the place of one, or the results."""
+    sources = [_source(var, makers) for place in changed for var in jaxpr.eqns[place].invars]
+    taken = [var for equation in jaxpr.eqns for var in equation.invars]
+    return frozenset(var for var in (*taken, *sources, *jaxpr.outvars) if not isinstance(var, Literal))
 
 
-def _stretch(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], env: dict[Any, Any], needed: Mapping[Any, int]) -> None:
+def _stretch(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], env: dict[Any, Any], needed: frozenset[Any]) -> None:
     """Evaluate some equations in a row, and keep what is taken later."""
     if not equations:
         return

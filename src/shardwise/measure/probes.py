@@ -187,8 +187,8 @@ def _array(layout: Layout, trial: Trial, mesh: jax.sharding.Mesh) -> Any:
     if layout.unreduced:
         counted = Layout((("Count", tuple(sorted(layout.unreduced))), *layout.dims))
         made = Program(trial.program.mesh, (("A", counted),), (Einsum(("A",), "A", layout.names),), "A")
-        summands = _filled((trial.program.mesh.extent(tuple(sorted(layout.unreduced))), *shape), counted, trial.dtype, mesh)
-        return jax.jit(lower(made, mesh))(summands)
+        partial = _filled((trial.program.mesh.extent(tuple(sorted(layout.unreduced))), *shape), counted, trial.dtype, mesh)
+        return jax.jit(lower(made, mesh))(partial)
     return _filled(shape, layout, trial.dtype, mesh)
 
 

@@ -239,6 +239,11 @@ def truncated(what: str, asked_bytes: int, file_bytes: int) -> str:
 
 
 def check_numeric(dtype: np.dtype) -> None:
+    """Refuse a dtype of anything but plain numbers.
+
+    Raises:
+        FileError: of what it is instead, with the way out.
+    """
     if dtype.hasobject:
         why = "it holds Python objects as a pickle, and unpickling can run code, so it is refused"
         raise FileError(f"{why}; save it again with a numeric dtype: np.save(path, array.astype(np.float32))")
@@ -259,6 +264,12 @@ def check_numeric(dtype: np.dtype) -> None:
 
 
 def open_safetensors(path: Path, member: str | None) -> Opened:
+    """An array of a .safetensors file: its shape and dtype by the library, its parts from a memory map.
+
+    Raises:
+        FileError: the file is damaged, or holds no such array.
+        MissingExtraError: the library is not installed.
+    """
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
