@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from shardwise.distributed import launching
 from shardwise.distributed.launching import Launch, launch
 from shardwise.errors import DistributedError
 
@@ -123,6 +124,23 @@ def test_what_a_process_has_started_ends_with_it(tmp_path):
     """
     launched(body)
     assert gone([int(path.read_text()) for path in tmp_path.iterdir()])
+
+
+def test_those_that_end_with_the_launcher_are_not_taken_for_the_first_to_fail(monkeypatch, capsys):
+    def slow_end(members: list) -> None:
+        time.sleep(0.3)
+        end(members)
+
+    end = launching._end
+    monkeypatch.setattr(launching, "_end", slow_end)
+    body = """
+        if me == 1:
+            sys.exit(3)
+        os.read(int(os.environ['SHARDWISE_LIFELINE_FD']), 1)
+        os.kill(os.getpid(), 9)
+    """
+    assert launched(body) == 3
+    assert "process 1 ended with exit status 3" in capsys.readouterr().err
 
 
 def own_process(tmp_path) -> tuple[subprocess.Popen, list[int]]:

@@ -86,9 +86,11 @@ def launch(what: Launch) -> int:
                 members.append(_started(what, number, port, reading))
             _wait(members, stopped_by)
         finally:
-            os.close(writing)
-            os.close(reading)
-            _end(members)
+            try:
+                _end(members)
+            finally:  # not before: whom the pipe's end finds alive ends at once, as if something else had ended it
+                os.close(writing)
+                os.close(reading)
     if stopped_by:
         print(f"shardwise launch: stopped {named(range(what.processes))}", file=sys.stderr)
         return 128 + stopped_by[0]
