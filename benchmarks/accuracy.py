@@ -44,7 +44,7 @@ CPU_TIME = (
     "time in which devices wait for each other."
 )
 BLOCK_SECONDS = 20.0  # at most
-ENOUGH = 9  # runs of a candidate that count
+ENOUGH = 25  # runs of a candidate that count
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def copy_trial(mesh: Mesh, shard_bytes: int) -> Trial:
 
 
 DTYPES = ("bfloat16", "float16", "float64", "int32", "complex64", "int8")
-SHAPES = ((128, 128, 128), (256, 256, 256), (512, 512, 512), (2048, 512, 64), (64, 1024, 1024), (512, 64, 4096))
+SHAPES = ((128,) * 3, (256,) * 3, (512,) * 3, (1024,) * 3, (2048, 512, 64), (64, 1024, 1024), (512, 64, 4096))
 TURNED: tuple[CollectiveKind, ...] = ("all-gather", "reduce-scatter", "all-to-all")  # slower along a later dimension
 
 
