@@ -116,12 +116,14 @@ def host_trials(mesh: Mesh) -> list[Trial]:
             if kind in TURNED:
                 found += [collective_trial(kind, flat, ("all",), size, first=False) for size in (MIB, 8 * MIB)]
         found += [trial(flat, ("all",), size) for trial in (chain_trial, sum_trial) for size in (32, 128)]
+        found += [chain_trial(flat, ("all",), size, rounds=3) for size in (32, 64)]
     if half > 1:
         found += [matmul_trial(small, shape) for shape in SHAPES[1:3]] + [copy_trial(small, MIB)]
         found += [collective_trial(kind, small, ("all",), size) for kind in COLLECTIVES for size in (64 * KIB, 8 * MIB)]
         found += [collective_trial(kind, small, ("all",), 40 * MIB) for kind in ("all-gather", "all-reduce")]
         found += [collective_trial(kind, small, ("all",), MIB, first=False) for kind in TURNED]
         found += [trial(small, ("all",), 64) for trial in (chain_trial, sum_trial)]
+        found += [chain_trial(small, ("all",), size, rounds=3) for size in (32, 64)]
     return found
 
 
@@ -152,18 +154,15 @@ def probe_trial(mesh: Mesh, shared: bool) -> Trial:
     return matmul_trial(mesh, (512, 512, 512) if shared else (4096, 4096, 4096))
 
 
-def chain_trial(mesh: Mesh, axes: Axes, size: int) -> Trial:
-    """A matmul and what moves its result three times: what starting a program costs beyond its steps."""
+def chain_trial(mesh: Mesh, axes: Axes, size: int, rounds: int = 1) -> Trial:
+    """A matmul, and in each round three steps that move its result: what starting a program costs beyond its steps."""
     n = mesh.extent(axes)
     inputs = (("A", Layout((("I", axes), ("J", ())))), ("B", Layout.parse("J, K")))
-    steps = (
-        Einsum(("A", "B"), "C", ("I", "K")),
-        AllGather("C", "I", axes),
-        Slice("C", "K", axes),
-        AllToAll("C", "K", "I", axes),
-    )
+    once = (AllGather("C", "I", axes), Slice("C", "K", axes), AllToAll("C", "K", "I", axes))
+    steps = (Einsum(("A", "B"), "C", ("I", "K")), *rounds * once)
     sizes = {"I": size * n, "J": size, "K": size * n}
-    return Trial("program", f"four steps over {','.join(axes)} of {mesh}, {size}", Program(mesh, inputs, steps, "C"), sizes)
+    says = f"{len(steps)} steps over {','.join(axes)} of {mesh}, {size}"
+    return Trial("program", says, Program(mesh, inputs, steps, "C"), sizes)
 
 
 def sum_trial(mesh: Mesh, axes: Axes, size: int) -> Trial:
