@@ -73,6 +73,7 @@ def attention(way: Way, w: Any, x: Any, groups: int = HEADS, causal: bool = True
         scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e9)
     weights = jax.nn.softmax(scores.astype(jnp.float32), axis=-1).astype(x.dtype)
     mixed = jnp.einsum("bghst,btgk->bsghk", weights, v).reshape(*x.shape[:2], -1, q.shape[-1])
+    mixed = way.constrained(mixed, way.batch, None, way.heads, None)
     return way.between(jnp.einsum("bshk,hkd->bsd", mixed, w["o"]))
 
 

@@ -56,15 +56,15 @@ def main() -> None:
 
 
 def _measured(step: Any, args: Any, target: str, seconds: float) -> dict[str, Any]:
-    from shardwise.compiled.compiling import rehearse
     from shardwise.functions.overlapping import overlap
 
     began = time.perf_counter()
     try:
         found = overlap(step, *args, on=target, mesh=MESH, seconds=seconds)
-        line = rehearse(step, *args, on=target, mesh=MESH).timeline()
     except ShardwiseError as error:
         return {"fault": one_line(str(error))[:300]}
+    assert found.before is not None
+    line = found.before.timeline
     busy = dict(line.lanes)
     wire = max((share for lane, share in busy.items() if lane.endswith(("+", "-"))), default=0.0)
     return {

@@ -207,8 +207,14 @@ def describe(step: Step) -> str:
             return f"einsum {' · '.join(operands)} -> {result}[{', '.join(dims)}]"
         case GatherEinsum(gather, _, way, chunks):
             return f"multiply while gathering {gather.array} over {_listed(gather.axes)} ({gather.dim}), {_ring(way, chunks)}"
+        case EinsumScatter(Einsum((one,), made), scatter, way, chunks) if one == made:
+            return (
+                f"reduce-scatter {scatter.array} over {_listed(scatter.axes)} ({scatter.dim}) by permutes, {_ring(way, chunks)}"
+            )
         case EinsumScatter(_, scatter, way, chunks):
             return f"multiply while scattering over {_listed(scatter.axes)} ({scatter.dim}), {_ring(way, chunks)}"
+        case EinsumGather(Einsum((one,), made), gather, way, chunks) if one == made:
+            return f"{describe(gather)} by permutes, {_ring(way, chunks)}"
         case EinsumGather(_, gather, way, chunks):
             return f"multiply, and gather {gather.array} over {_listed(gather.axes)} ({gather.dim}), {_ring(way, chunks)}"
         case RotateEinsum(gathers, _):

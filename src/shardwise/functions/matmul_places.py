@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn
 from jax.sharding import AxisType
 
 from shardwise.compiled.facts import Line
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.errors import ShardwiseError, one_line
-from shardwise.functions.rewriting import Path, Replacement, rewritten
+from shardwise.functions.background import in_background
+from shardwise.functions.joining import Group, Joint, Member, groups, joint_of
+from shardwise.functions.rewriting import Path, Replace, Replacement, Together, rewritten
 from shardwise.intent.flowgraph import Graph, Operation, Value
 from shardwise.intent.propagation import intended
 from shardwise.layout import Layout
@@ -22,6 +26,7 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import Candidate, ranking
+from shardwise.program import Program
 from shardwise.runtime.devices import AnyMesh
 from shardwise.steps import Fused
 
@@ -59,26 +64,44 @@ def looks_of(equation: JaxprEqn) -> Looks:
 
 @dataclass(frozen=True, slots=True)
 class MatmulPlace:
-    """Matmuls of one line that pose the same problem, and the program planned for them.
+    """Matmuls of one line that pose the same problem, or several that are one each time, and the program planned for them.
 
     Attributes:
-        paths: where they stand in the function; `looks` is what they all look like there.
-        seconds: of the program each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
+        groups: where they stand in the function: each alone, or those that are one; `looks` is what they look like there.
+        joint: how the arrays of those that are one become those of one matmul.
+        candidate: the fastest program for one of them alone, with its estimate.
+        program: what takes their place: that program, or the same with its sums by permutes.
+        seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
 
     line: Line | None
-    paths: tuple[Path, ...]
-    looks: Looks
+    groups: tuple[tuple[Path, ...], ...]
+    looks: tuple[Looks, ...]
     task: Problem
     candidate: Candidate = field(repr=False, compare=False)
+    program: Program
     seconds: float
     plain_seconds: float
     times: int
+    joint: Joint | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Of all of them."""
+        return tuple(path for group in self.groups for path in group)
 
     @property
     def gain(self) -> float:
         return (self.plain_seconds - self.seconds) * self.times
+
+    @property
+    def ways(self) -> tuple[MatmulPlace, ...]:
+        """The programs that may take their place: the planned one as it is too, where a transfer in it runs behind a matmul."""
+        planned = self.candidate.program
+        if self.program == planned or not any(isinstance(step, Fused) for step in planned.steps):
+            return (self,)
+        return self, replace(self, program=planned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +112,24 @@ class _Posed:
     sizes: Mapping[str, int] = field(hash=False)
     dtype: str
     accumulated: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A matmul at which something moves: where it stands, what it poses, and of which arrays.
+
+    Attributes:
+        moved: whether each operand is moved before it; `summed` whether its result is, or is summed, after.
+    """
+
+    path: Path
+    line: Line | None
+    equation: JaxprEqn
+    posed: _Posed
+    times: int
+    member: Member
+    moved: tuple[bool, bool]
+    summed: bool
 
 
 def found_places(
@@ -105,68 +146,120 @@ def found_places(
         CompileError: the function cannot be traced; NoPassesError: its layouts cannot be told.
     """
     equations: dict[Path, JaxprEqn] = {}
+    jaxprs: dict[Path, Jaxpr] = {}  # by the path of what holds them
     numbers: dict[Path, int] = {}
 
-    def marked(path: Path, equation: JaxprEqn) -> str:
-        equations[path] = equation
+    def marked(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> str:
+        equations[path], jaxprs[path[:-1]] = equation, jaxpr
         return f"{_MARK}{numbers.setdefault(path, len(numbers))}"
 
     lowering = lower_on(rewritten(function, marked), args, on, mesh)
     graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
-    explicit = any(kind == AxisType.Explicit for kind in mesh.axis_types)
-    paths, users = list(numbers), graph.users()
-    places: dict[object, MatmulPlace] = {}
-    left: dict[object, Left] = {}
+    seen = list(_seen(graph, list(numbers), equations, any(kind == AxisType.Explicit for kind in mesh.axis_types)))
+    planning = _Planning(graph.mesh, where, forced)
+    counts = Counter(each.path for each in seen)  # one that runs in several places may look otherwise in each
+    for path, jaxpr in jaxprs.items():
+        here = {each.path: each for each in seen if each.path[:-1] == path and counts[each.path] == 1}
+        for group in groups(jaxpr, {path: each.equation for path, each in here.items()}):
+            planning.join(group, [here[path] for path in group.paths])
+    for each in seen:
+        planning.add(each)
+    return sorted(planning.places.values(), key=lambda place: -place.gain), list(planning.left.values())
+
+
+@dataclass
+class _Planning:
+    """Places as they are planned: each problem once, and each matmul in one place."""
+
+    mesh: Mesh
+    where: Where
+    forced: str
+    places: dict[object, MatmulPlace] = field(default_factory=dict)
+    left: dict[object, Left] = field(default_factory=dict)
+    taken: set[Path] = field(default_factory=set)  # by matmuls that are one
+    known: dict[_Posed, _Planned | str] = field(default_factory=dict)
+
+    def planned(self, posed: _Posed) -> _Planned | str:
+        if posed not in self.known:
+            self.known[posed] = _planned(posed, self.mesh, self.where, self.forced)
+        return self.known[posed]
+
+    def join(self, group: Group, seen: Sequence[_Seen]) -> None:
+        """Make one of several matmuls, where that takes no longer than each alone."""
+        moves = all(each.summed if group.shared is None else each.moved[group.shared] for each in seen)
+        if not moves or len({each.times for each in seen}) > 1 or self.taken.intersection(group.paths):
+            return
+        found = joint_of(group, [each.member for each in seen])
+        if found is None:
+            return
+        equation, sizes, joint = found
+        posed = replace(seen[0].posed, equation=equation, sizes=sizes)
+        planned, alone = self.planned(posed), [self.planned(each.posed) for each in seen]
+        if isinstance(planned, str) or planned.best.seconds > math.fsum(
+            each.best.seconds for each in alone if not isinstance(each, str)
+        ):
+            return
+        self.taken.update(group.paths)
+        self._place(seen, posed, planned, joint)
+
+    def add(self, each: _Seen) -> None:
+        """Plan one matmul alone, unless it is part of another."""
+        if each.path in self.taken:
+            return
+        planned = self.planned(each.posed)
+        if isinstance(planned, str):
+            key = (each.line, looks_of(each.equation), each.posed)
+            times = each.times + (self.left[key].times if key in self.left else 0)
+            self.left[key] = Left(each.line, str(each.posed.equation), planned, times)
+        else:
+            self._place([each], each.posed, planned, None)
+
+    def _place(self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None) -> None:
+        looks, paths = tuple(looks_of(each.equation) for each in seen), tuple(each.path for each in seen)
+        key, times = (seen[0].line, looks, posed, joint), seen[0].times
+        known = self.places.get(key)
+        if known is not None:
+            stand = known.groups if paths in known.groups else (*known.groups, paths)
+            self.places[key] = replace(known, groups=stand, times=known.times + times)
+            return
+        self.places[key] = MatmulPlace(
+            seen[0].line, (paths,), looks, planned.task, planned.best, planned.program, planned.best.seconds,
+            planned.plain.seconds, times, joint,
+        )  # fmt: skip
+
+
+def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn], explicit: bool) -> Iterator[_Seen]:
+    """The matmuls of a graph at which something moves, in its order.
+
+    Args:
+        paths: of the matmuls that are marked, by number.
+        explicit: whether layouts are part of the types of arrays: a result then has the layout that its type says.
+    """
+    users = graph.users()
     for operation in graph.operations:
         match = _MARKED.search(operation.scope) if operation.name == "dot_general" else None
         if match is None or operation.manual:
             continue
         path = paths[int(match[1])]
-        posed = _posed(graph, operation, users, equations[path], explicit)
-        if posed is None:
+        equation = equations[path]
+        operands = [_before(graph, graph.values[number]) for number in operation.operands]
+        made = graph.values[operation.results[0]]
+        result = made if explicit else _after(graph, made, users)
+        one, other = (value.number != number for value, number in zip(operands, operation.operands, strict=True))
+        summed = any(user.name == "sum" for user, _ in users.get(made.number, [])) or result.layout != made.layout
+        if not (one or other or summed):
             continue
-        times, looks = operation.trips or 1, looks_of(equations[path])
-        known = places.get(key := (operation.line, looks, posed))
-        if known is not None:
-            seen = known.paths if path in known.paths else (*known.paths, path)
-            places[key] = replace(known, paths=seen, times=known.times + times)
-            continue
-        if key in left:
-            left[key] = replace(left[key], times=left[key].times + times)
-            continue
-        planned = _planned(posed, graph.mesh, where, forced)
-        if isinstance(planned, str):
-            left[key] = Left(operation.line, str(posed.equation), planned, times)
-        else:
-            task, best, plain = planned
-            places[key] = MatmulPlace(operation.line, (path,), looks, task, best, best.seconds, plain.seconds, times)
-    return sorted(places.values(), key=lambda place: -place.gain), list(left.values())
-
-
-def _posed(
-    graph: Graph, operation: Operation, users: Mapping[int, list[tuple[Operation, int]]], equation: JaxprEqn, explicit: bool
-) -> _Posed | None:
-    """What a matmul poses, with what is moved before it and after; None where nothing moves.
-
-    Args:
-        explicit: whether layouts are part of the types of arrays: a result then has the layout that its type says.
-    """
-    operands = [_before(graph, graph.values[number]) for number in operation.operands]
-    made = graph.values[operation.results[0]]
-    result = made if explicit else _after(graph, made, users)
-    summed = any(user.name == "sum" for user, _ in users.get(made.number, []))
-    stays = all(value.number == number for value, number in zip(operands, operation.operands, strict=True))
-    if stays and not summed and result.layout == made.layout:
-        return None
-    names, order = _named(equation.params["dimension_numbers"], [len(value.shape) for value in operands])
-    sizes = {
-        name: size for value, dims in zip(operands, names, strict=True) for name, size in zip(dims, value.shape, strict=True)
-    }
-    one, other = (Operand(array, _laid(dims, value)) for array, dims, value in zip("AB", names, operands, strict=True))
-    wanted = equation.params["preferred_element_type"]
-    dtype = operands[0].dtype if operands[0].dtype == operands[1].dtype else ""
-    accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
-    return _Posed(Equation((one, other), Operand("C", _laid(order, result))), sizes, dtype, accumulated)
+        names, order = _named(equation.params["dimension_numbers"], [len(value.shape) for value in operands])
+        shapes = operands[0].shape, operands[1].shape
+        sizes = {name: size for dims, shape in zip(names, shapes, strict=True) for name, size in zip(dims, shape, strict=True)}
+        first, second = (_laid(dims, value) for dims, value in zip(names, operands, strict=True))
+        laid = _laid(order, result)
+        wanted = equation.params["preferred_element_type"]
+        dtype = operands[0].dtype if operands[0].dtype == operands[1].dtype else ""
+        accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
+        posed = _Posed(Equation((Operand("A", first), Operand("B", second)), Operand("C", laid)), sizes, dtype, accumulated)
+        member = Member((tuple(names[0]), tuple(names[1])), tuple(order), shapes, (first, second), laid)
+        yield _Seen(path, operation.line, equation, posed, operation.trips or 1, member, (one, other), summed)
 
 
 def _named(dimensions: Any, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -207,8 +300,18 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
     return value
 
 
-def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> tuple[Problem, Candidate, Candidate] | str:
-    """The problem, its fastest program, and the fastest without a transfer behind a matmul; or why the matmul stays."""
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A problem, its fastest program, the fastest without a transfer behind a matmul, and what takes the matmul's place."""
+
+    task: Problem
+    best: Candidate
+    plain: Candidate
+    program: Program
+
+
+def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned | str:
+    """What is planned; or why the matmul stays."""
     if not posed.dtype:
         return "its operands have different dtypes"
     arrays = (*posed.equation.operands, posed.equation.result)
@@ -221,29 +324,31 @@ def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> tuple[Prob
         best, plain = ranking(task).best, ranking(problem(*given, overlap=False)).best
     except ShardwiseError as error:
         return one_line(str(error).split("\n")[0])
-    if not any(isinstance(step, Fused) for step in best.program.steps):
+    program = in_background(best.program, posed.sizes, posed.accumulated or posed.dtype)
+    if not any(isinstance(step, Fused) for step in program.steps):
         return "no transfer that runs behind its matmul is faster"
-    return task, best, plain
+    return _Planned(task, best, plain, program)
 
 
-def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Callable[[Path, JaxprEqn], Replacement | None]:
+def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Replace:
     """What puts the planned programs in the place of their matmuls, on the mesh in force, or else this one."""
     from shardwise.runtime.execute import planned_function
     from shardwise.runtime.lower import Arithmetic
 
-    chosen = {path: place for place in places for path in place.paths}
+    chosen = {path: (place, group) for place in places for group in place.groups for path in group}
 
-    def planned(path: Path, equation: JaxprEqn) -> Replacement | None:
-        place = chosen.get(path)
-        if place is None or place.looks != looks_of(equation):
+    def planned(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> Replacement | None:
+        place, group = chosen.get(path, (None, ()))
+        if place is None or place.looks[group.index(path)] != looks_of(equation):
             return None
         arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
 
         def run(*operands: Any) -> Any:
             in_force = jax.sharding.get_abstract_mesh()
             on = mesh if in_force.empty else in_force
-            return planned_function(place.task, place.candidate.program, on, arithmetic)(*operands)
+            alone = planned_function(place.task, place.program, on, arithmetic)
+            return (alone if place.joint is None else place.joint.computed(alone, on, place.task.mesh))(*operands)
 
-        return run
+        return run if place.joint is None else Together(group, run)
 
     return planned

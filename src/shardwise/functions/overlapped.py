@@ -7,8 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise import views
+from shardwise.compiled.audit import Audit
+from shardwise.functions.joining import JOINED
 from shardwise.functions.matmul_places import Left, MatmulPlace
-from shardwise.steps import Fused
+from shardwise.schedule.timeline import Timeline
+from shardwise.steps import EinsumGather, EinsumScatter, Fused, Step, describe
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler made of a function, and when its schedule has things happen."""
+
+    audit: Audit
+    timeline: Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +31,8 @@ class Overlapped:
             was gained.
         name, target: of the function, and what it was compiled for.
         changes: the matmuls that were changed; `left` those at which something moves that were not, with the reason.
-        before_seconds, after_seconds: of one call, modelled from the compiled schedules; None where none was compiled.
-        before_exposed, after_exposed: of these the seconds in which nothing runs but transfers.
+        before, after: the audits of the function as it was given and as it is now, each with its modelled timeline; None
+            where nothing was compiled.
         tried: how many variants were compiled.
         notes: what else is to be said.
     """
@@ -31,12 +42,30 @@ class Overlapped:
     target: str
     changes: tuple[MatmulPlace, ...]
     left: tuple[Left, ...]
-    before_seconds: float | None = None
-    after_seconds: float | None = None
-    before_exposed: float | None = None
-    after_exposed: float | None = None
+    before: Compiled | None = field(default=None, repr=False)
+    after: Compiled | None = field(default=None, repr=False)
     tried: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def before_seconds(self) -> float | None:
+        """Of one call as it was, modelled from the compiled schedule; None where nothing was compiled."""
+        return None if self.before is None else self.before.timeline.step_seconds
+
+    @property
+    def after_seconds(self) -> float | None:
+        """Of one call as it is now."""
+        return None if self.after is None else self.after.timeline.step_seconds
+
+    @property
+    def before_exposed(self) -> float | None:
+        """The seconds of a call in which, as it was, nothing runs but transfers."""
+        return None if self.before is None else self.before.timeline.exposed_seconds
+
+    @property
+    def after_exposed(self) -> float | None:
+        """The seconds of a call in which nothing runs but transfers now."""
+        return None if self.after is None else self.after.timeline.exposed_seconds
 
     @property
     def speedup(self) -> float:
@@ -48,6 +77,11 @@ class Overlapped:
         lines = []
         for place in self.changes:
             lines.append(f"# {place.line or 'a line that is not known'}, {place.times} times a call")
+            if place.joint is not None:
+                lines.append(
+                    f"# {len(place.looks)} matmuls as one, each device's parts of their arrays side by side along {JOINED}"
+                )
+            lines += [f"# {describe(step)}" for step in place.program.steps if _is_background(step)]
             how = way_of(place)
             exact = f", preferred_element_type={place.task.accumulated!r}" if place.task.accumulated else ""
             lines.append(f'c = sw.einsum("{place.task.equation}", a, b, overlap="{how}"{exact})')
@@ -58,6 +92,11 @@ class Overlapped:
 
 
 def way_of(place: MatmulPlace) -> str:
-    """How the transfer of a place runs behind its matmul, as `overlap=` names it."""
-    step = next(step for step in place.candidate.program.steps if isinstance(step, Fused))
-    return getattr(step, "way", "rotate")
+    """How a transfer of a place runs behind its matmul, as `overlap=` names it; `"none"` where none does."""
+    found = (step for step in place.program.steps if isinstance(step, Fused) and not _is_background(step))
+    return next((getattr(step, "way", "rotate") for step in found), "none")
+
+
+def _is_background(step: Step) -> bool:
+    """Whether it is a collective by permutes, which run behind whatever comes next."""
+    return isinstance(step, EinsumGather | EinsumScatter) and len(step.einsum.operands) == 1

@@ -17,8 +17,9 @@ def text(found: Overlapped) -> str:
     for number, place in enumerate(found.changes, 1):
         where = place.line.short if place.line else "a line that is not known"
         times = f", {place.times} times" if place.times > 1 else ""
-        lines.append(f"{number}. {where}{times}: {place.task.equation}")
-        steps = ", then ".join(describe(step).split(" to [")[0] for step in place.candidate.program.steps)
+        together = f", {len(place.looks)} matmuls as one" if place.joint is not None else ""
+        lines.append(f"{number}. {where}{together}{times}: {place.task.equation}")
+        steps = ", then ".join(describe(step).split(" to [")[0] for step in place.program.steps)
         lines.append(f"   {steps}")
         plain, planned = seconds_text(place.plain_seconds), seconds_text(place.seconds)
         lines.append(f"   {planned} each time, and {plain} without overlap (modelled)")
@@ -51,8 +52,8 @@ def facts(found: Overlapped) -> dict[str, Any]:
     """The same as plain values, for JSON.
 
     Keys: `name`, `target`, `before_seconds`, `after_seconds`, `before_exposed_seconds`, `after_exposed_seconds` (None where
-    nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `steps`,
-    `overlap`, `seconds` and `plain_seconds` each time, left ones with `reason`), and `notes`.
+    nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `matmuls`,
+    that are one, `steps`, `overlap`, `seconds` and `plain_seconds` each time, left ones with `reason`), and `notes`.
     """
     return {
         "name": found.name,
@@ -67,7 +68,8 @@ def facts(found: Overlapped) -> dict[str, Any]:
                 "line": str(place.line) if place.line else None,
                 "equation": str(place.task.equation),
                 "times": place.times,
-                "steps": [describe(step) for step in place.candidate.program.steps],
+                "matmuls": len(place.looks),
+                "steps": [describe(step) for step in place.program.steps],
                 "overlap": way_of(place),
                 "seconds": place.seconds,
                 "plain_seconds": place.plain_seconds,

@@ -11,12 +11,11 @@ from typing import Any
 
 import jax
 
-from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import audit, name_of, rehearse
 from shardwise.errors import CompileError, ShardwiseError, one_line
 from shardwise.functions.diagnosing import mesh_of
 from shardwise.functions.matmul_places import Left, MatmulPlace, found_places, replacing
-from shardwise.functions.overlapped import Overlapped
+from shardwise.functions.overlapped import Compiled, Overlapped
 from shardwise.functions.rewriting import rewritten
 from shardwise.intent.shardy import NoPassesError
 from shardwise.mesh import Mesh
@@ -68,13 +67,12 @@ def overlap(
     except NoPassesError as error:
         return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
     search = _Search(function, args, on, where, time.monotonic() + seconds)
-    before = search.seconds(())
+    search.seconds(())
     kept = search.best(places)
-    left += [_dropped(place) for place in places if place not in kept]
-    first, last = (search.audits[key].timeline() for key in ((), kept))
+    dropped = [place for place in places if not any(place.paths == each.paths for each in kept)]
     return Overlapped(
-        search.variant(kept), name, target, kept, tuple(left), before, last.step_seconds, first.exposed_seconds,
-        last.exposed_seconds, len(search.tried), tuple(search.notes),
+        search.variant(kept), name, target, kept, (*left, *map(_dropped, dropped)), search.compiled[()], search.compiled[kept],
+        len(search.tried), tuple(search.notes),
     )  # fmt: skip
 
 
@@ -134,7 +132,7 @@ class _Search:
     on: str | None
     mesh: AnyMesh
     until: float
-    audits: dict[tuple[MatmulPlace, ...], Audit] = field(default_factory=dict)
+    compiled: dict[tuple[MatmulPlace, ...], Compiled] = field(default_factory=dict)
     tried: dict[tuple[MatmulPlace, ...], float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -154,8 +152,9 @@ class _Search:
                 found = audit(function, *self.args, mesh=self.mesh)
             else:
                 found = rehearse(function, *self.args, on=self.on, mesh=self.mesh)
-            self.audits[places] = found
-            return float("inf") if places and found.fits is False else found.timeline().step_seconds
+            line = found.timeline()
+            self.compiled[places] = Compiled(found, line)
+            return float("inf") if places and found.fits is False else line.step_seconds
         except ShardwiseError as error:
             if not places:
                 raise
@@ -167,16 +166,24 @@ class _Search:
         return time.monotonic() > self.until
 
     def best(self, places: Sequence[MatmulPlace]) -> tuple[MatmulPlace, ...]:
-        """The places that are kept: from all of them those are dropped, or to none those are added, that make it faster."""
-        every, nothing = tuple(places), ()
+        """What is kept: all places are changed, or none, and then one after another otherwise, while that is faster."""
         if not places:
-            return nothing
-        kept = every if self.seconds(every) < self.seconds(nothing) else nothing
-        for place in sorted(places, key=lambda place: place.gain, reverse=kept == nothing):
-            if self.late:
-                self.notes.append("the time was up before every place had been tried alone: seconds= gives more")
-                break
-            other = tuple(each for each in every if (each in kept) != (each == place))
-            if self.seconds(other) < self.seconds(kept):
-                kept = other
-        return kept
+            return ()
+        kept: list[MatmulPlace | None] = list(places)
+        if not self.seconds(_chosen(kept)) < self.seconds(()):
+            kept = [None] * len(places)
+        for number in sorted(range(len(places)), key=lambda number: places[number].gain, reverse=not any(kept)):
+            for other in (None, *places[number].ways):
+                if other == kept[number]:
+                    continue
+                if self.late:
+                    self.notes.append("the time was up before every place had been tried alone: seconds= gives more")
+                    return _chosen(kept)
+                tried = [*kept[:number], other, *kept[number + 1 :]]
+                if self.seconds(_chosen(tried)) < self.seconds(_chosen(kept)):
+                    kept = tried
+        return _chosen(kept)
+
+
+def _chosen(places: Sequence[MatmulPlace | None]) -> tuple[MatmulPlace, ...]:
+    return tuple(place for place in places if place is not None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,18 +17,34 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 # The number of a matmul among the matmuls, and what may hold some, of its jaxpr; behind those of the equations that hold it.
 Path = tuple[int, ...]
-Replacement = Callable[..., Any] | str  # of the two operands of a matmul; or the scope in which it stays as it is
 
 MATMUL = "dot_general"
 ENTERED = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat", "remat2", "closed_call", "core_call"})
 _SAME = frozenset({"sharding_constraint", "reshard"})  # an array in another layout
 
 
-def rewritten(function: Callable[..., Any], replace: Callable[[Path, JaxprEqn], Replacement | None]) -> Callable[..., Any]:
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What takes the place of several matmuls of one jaxpr at once.
+
+    Attributes:
+        paths: of all of them; where one is missing, or no place is behind all operands and before all uses, each stays.
+        compute: from both operands of each, in order, to the results of all.
+    """
+
+    paths: tuple[Path, ...]
+    compute: Callable[..., Sequence[Any]]
+
+
+Replacement = Callable[..., Any] | str | Together  # of the two operands of a matmul; or the scope in which it stays as it is
+Replace = Callable[[Path, JaxprEqn, Jaxpr], Replacement | None]  # the jaxpr is that which the matmul is part of
+
+
+def rewritten(function: Callable[..., Any], replace: Replace) -> Callable[..., Any]:
     """The same function with what `replace` gives in the place of a matmul; where it gives None, that stays.
 
     >>> import jax.numpy as jnp
-    >>> twice = rewritten(lambda a, b: jnp.tanh(a @ b), lambda path, equation: lambda a, b: 2 * (a @ b))
+    >>> twice = rewritten(lambda a, b: jnp.tanh(a @ b), lambda path, equation, jaxpr: lambda a, b: 2 * (a @ b))
     >>> float(twice(jnp.ones((1, 1)), jnp.ones((1, 1)))[0, 0]) == float(jnp.tanh(2.0))
     True
 
@@ -58,15 +75,16 @@ def rewritten(function: Callable[..., Any], replace: Callable[[Path, JaxprEqn], 
 class _Again:
     """One evaluation: what takes the place of which matmul."""
 
-    def __init__(self, replace: Callable[[Path, JaxprEqn], Replacement | None]) -> None:
+    def __init__(self, replace: Replace) -> None:
         self.replace = replace
 
     def run(self, closed: Any, arrays: Sequence[Any], changed: Mapping[int, Replacement | JaxprEqn]) -> list[Any]:
         """The results of a jaxpr with these equations changed: stretches without a change at once, by JAX's own evaluation."""
         jaxpr = closed.jaxpr
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arrays), strict=True))
-        makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+        makers = makers_of(jaxpr)
         needed = _needed_later(jaxpr, changed, makers)
+        members = _members(changed)
         start = 0
         for place in (*sorted(changed), len(jaxpr.eqns)):
             _stretch(jaxpr, jaxpr.eqns[start:place], env, needed)
@@ -78,20 +96,40 @@ class _Again:
                 elif isinstance(change, str):
                     with jax.named_scope(change):
                         _stretch(jaxpr, [equation], env, needed)
-                else:
-                    operands = [_read(_source(var, makers), env) for var in equation.invars]
-                    env[equation.outvars[0]] = _in_place(change, operands, equation)
+                elif not isinstance(change, Together):
+                    self._put(change, [equation], equation, env, makers)
+                elif _position(jaxpr, members[change.paths], makers) == place:
+                    self._put(change.compute, [jaxpr.eqns[each] for each in members[change.paths]], equation, env, makers)
             start = place + 1
         return [_read(var, env) for var in jaxpr.outvars]
 
+    def _put(
+        self, compute: Callable[..., Any], matmuls: Sequence[JaxprEqn], at: JaxprEqn, env: dict[Any, Any], makers: Any
+    ) -> None:  # fmt: skip
+        """Compute the results of matmuls in their place, from the operands as they are before constraints."""
+        operands = [_read(source_of(var, makers), env) for equation in matmuls for var in equation.invars]
+        results = _in_place(compute, operands, at)
+        env.update(zip((equation.outvars[0] for equation in matmuls), results, strict=True))
+
     def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
         """The equations of a jaxpr that are changed, by number: what takes their place."""
+        found = dict(self._changes(jaxpr, path))
+        makers = makers_of(jaxpr)
+        whole = {
+            paths for paths, places in _members(found).items()
+            if len(places) == len(paths) and _position(jaxpr, places, makers) is not None
+        }  # fmt: skip
+        for place, change in found.items():
+            if not isinstance(change, Together) or change.paths in whole:
+                yield place, change
+
+    def _changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
         number = -1
         for place, equation in enumerate(jaxpr.eqns):
             name = equation.primitive.name
             number += name == MATMUL or name in ENTERED
             if name == MATMUL:
-                change = self.replace((*path, number), equation)
+                change = self.replace((*path, number), equation, jaxpr)
                 if change is not None:
                     yield place, change
             elif name in ENTERED:
@@ -126,7 +164,7 @@ class _Again:
 
 def _needed_later(jaxpr: Jaxpr, changed: Mapping[int, Any], makers: Mapping[Any, JaxprEqn]) -> frozenset[Any]:
     """The variables that something takes: an equation, a change in the place of one, or the results."""
-    sources = [_source(var, makers) for place in changed for var in jaxpr.eqns[place].invars]
+    sources = [source_of(var, makers) for place in changed for var in jaxpr.eqns[place].invars]
     taken = [var for equation in jaxpr.eqns for var in equation.invars]
     return frozenset(var for var in (*taken, *sources, *jaxpr.outvars) if not isinstance(var, Literal))
 
@@ -149,11 +187,34 @@ def _stretch(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], env: dict[Any, Any], n
     env.update(zip(kept, found, strict=True))
 
 
-def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: JaxprEqn) -> Any:
+def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: JaxprEqn) -> Sequence[Any]:
     """What takes a matmul's place, computed where the user wrote that: all of it bears the matmul's line."""
     made = jax.make_jaxpr(change)(*operands)
-    (result,) = jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*operands)
-    return result
+    return jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*operands)
+
+
+def _members(changed: Mapping[int, Any]) -> dict[tuple[Path, ...], list[int]]:
+    """The equations that are changed together, in the order of their paths, which is that of the jaxpr."""
+    found: dict[tuple[Path, ...], list[int]] = {}
+    for place in sorted(changed):
+        change = changed[place]
+        if isinstance(change, Together):
+            found.setdefault(change.paths, []).append(place)
+    return found
+
+
+def _position(jaxpr: Jaxpr, places: Sequence[int], makers: Mapping[Any, JaxprEqn]) -> int | None:
+    """That of the equations at which all of them can be computed: behind their operands, and before what takes a result."""
+    numbers = {var: number for number, equation in enumerate(jaxpr.eqns) for var in equation.outvars}
+    operands = [source_of(var, makers) for place in places for var in jaxpr.eqns[place].invars]
+    first = max((numbers.get(var, -1) for var in operands if not isinstance(var, Literal)), default=-1)
+    results = {jaxpr.eqns[place].outvars[0] for place in places}
+    uses = (
+        number for number, equation in enumerate(jaxpr.eqns)
+        if any(not isinstance(var, Literal) and var in results for var in equation.invars)
+    )  # fmt: skip
+    last = next(uses, len(jaxpr.eqns))
+    return next((place for place in places if first < place < last), None)
 
 
 def _relined(held: Any, traceback: Any) -> Any:
@@ -177,7 +238,12 @@ def _relined_in(value: Any, traceback: Any) -> Any:
     return value
 
 
-def _source(var: Any, makers: Mapping[Any, JaxprEqn]) -> Any:
+def makers_of(jaxpr: Jaxpr) -> dict[Any, JaxprEqn]:
+    """The equation that makes each variable."""
+    return {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+
+
+def source_of(var: Any, makers: Mapping[Any, JaxprEqn]) -> Any:
     """The variable that an array is before constraints on its layout."""
     while (maker := None if isinstance(var, Literal) else makers.get(var)) is not None and maker.primitive.name in _SAME:
         var = maker.invars[0]

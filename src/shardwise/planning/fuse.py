@@ -109,7 +109,7 @@ def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[F
         yield {place: (EinsumGather(einsum, step),), after: ()}
     elif isinstance(step, AllReduce):
         layout = program.states()[place + 1][einsum.result]
-        dim = _widest(layout, step, sizes, program)
+        dim = widest(layout, step, sizes, program)
         if dim is not None:
             scatter = ReduceScatter(step.array, dim, step.axes)
             yield {place: (EinsumScatter(einsum, scatter),), after: (AllGather(step.array, dim, step.axes),)}
@@ -146,7 +146,7 @@ def _next_use(program: Program, place: int) -> int | None:
     return next((at for at in later if einsum.result in consumed(program.steps[at])), None)
 
 
-def _widest(layout: Layout, step: AllReduce, sizes: Mapping[str, int], program: Program) -> str | None:
+def widest(layout: Layout, step: AllReduce, sizes: Mapping[str, int], program: Program) -> str | None:
     """The dimension of a sum that has most left to split over the axes summed over."""
     parts = program.mesh.extent(step.axes)
     local = {dim: sizes[dim] // program.mesh.extent(axes) for dim, axes in layout.dims}
