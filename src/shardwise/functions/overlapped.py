@@ -82,9 +82,9 @@ class Overlapped:
                     f"# {len(place.looks)} matmuls as one, each device's parts of their arrays side by side along {JOINED}"
                 )
             lines += [f"# {describe(step)}" for step in place.program.steps if _is_background(step)]
-            how = way_of(place)
+            how = f'"{way_of(place)}"' if way_of(place) != "none" else "False"
             exact = f", preferred_element_type={place.task.accumulated!r}" if place.task.accumulated else ""
-            lines.append(f'c = sw.einsum("{place.task.equation}", a, b, overlap="{how}"{exact})')
+            lines.append(f'c = sw.einsum("{place.task.equation}", a, b, overlap={how}{exact})')
         return "\n".join(lines)
 
     __str__ = views.text
