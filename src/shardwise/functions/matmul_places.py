@@ -116,11 +116,7 @@ class _Posed:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A matmul at which something moves: where it stands, what it poses, and of which arrays.
-
-    Attributes:
-        moved: whether each operand is moved before it; `summed` whether its result is, or is summed, after.
-    """
+    """A matmul at which something moves: where it stands, what it poses, and of which arrays."""
 
     path: Path
     line: Line | None
@@ -128,8 +124,6 @@ class _Seen:
     posed: _Posed
     times: int
     member: Member
-    moved: tuple[bool, bool]
-    summed: bool
 
 
 def found_places(
@@ -186,8 +180,7 @@ class _Planning:
 
     def join(self, group: Group, seen: Sequence[_Seen]) -> None:
         """Make one of several matmuls, where that takes no longer than each alone."""
-        moves = all(each.summed if group.shared is None else each.moved[group.shared] for each in seen)
-        if not moves or len({each.times for each in seen}) > 1 or self.taken.intersection(group.paths):
+        if len({each.times for each in seen}) > 1 or self.taken.intersection(group.paths):
             return
         found = joint_of(group, [each.member for each in seen])
         if found is None:
@@ -195,9 +188,8 @@ class _Planning:
         equation, sizes, joint = found
         posed = replace(seen[0].posed, equation=equation, sizes=sizes)
         planned, alone = self.planned(posed), [self.planned(each.posed) for each in seen]
-        if isinstance(planned, str) or planned.best.seconds > math.fsum(
-            each.best.seconds for each in alone if not isinstance(each, str)
-        ):
+        seconds = [math.inf if isinstance(each, str) else each.best.seconds for each in (planned, *alone)]
+        if isinstance(planned, str) or planned.program is None or not seconds[0] <= math.fsum(seconds[1:]) < math.inf:
             return
         self.taken.update(group.paths)
         self._place(seen, posed, planned, joint)
@@ -207,14 +199,16 @@ class _Planning:
         if each.path in self.taken:
             return
         planned = self.planned(each.posed)
-        if isinstance(planned, str):
+        if isinstance(planned, str) or planned.program is None:
             key = (each.line, looks_of(each.equation), each.posed)
             times = each.times + (self.left[key].times if key in self.left else 0)
-            self.left[key] = Left(each.line, str(each.posed.equation), planned, times)
+            reason = planned if isinstance(planned, str) else "no transfer that runs behind its matmul is faster"
+            self.left[key] = Left(each.line, str(each.posed.equation), reason, times)
         else:
             self._place([each], each.posed, planned, None)
 
     def _place(self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None) -> None:
+        assert planned.program is not None
         looks, paths = tuple(looks_of(each.equation) for each in seen), tuple(each.path for each in seen)
         key, times = (seen[0].line, looks, posed, joint), seen[0].times
         known = self.places.get(key)
@@ -245,9 +239,9 @@ def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn
         operands = [_before(graph, graph.values[number]) for number in operation.operands]
         made = graph.values[operation.results[0]]
         result = made if explicit else _after(graph, made, users)
-        one, other = (value.number != number for value, number in zip(operands, operation.operands, strict=True))
+        moved = any(value.number != number for value, number in zip(operands, operation.operands, strict=True))
         summed = any(user.name == "sum" for user, _ in users.get(made.number, [])) or result.layout != made.layout
-        if not (one or other or summed):
+        if not (moved or summed):
             continue
         names, order = _named(equation.params["dimension_numbers"], [len(value.shape) for value in operands])
         shapes = operands[0].shape, operands[1].shape
@@ -259,7 +253,7 @@ def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn
         accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
         posed = _Posed(Equation((Operand("A", first), Operand("B", second)), Operand("C", laid)), sizes, dtype, accumulated)
         member = Member((tuple(names[0]), tuple(names[1])), tuple(order), shapes, (first, second), laid)
-        yield _Seen(path, operation.line, equation, posed, operation.trips or 1, member, (one, other), summed)
+        yield _Seen(path, operation.line, equation, posed, operation.trips or 1, member)
 
 
 def _named(dimensions: Any, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -302,16 +296,19 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A problem, its fastest program, the fastest without a transfer behind a matmul, and what takes the matmul's place."""
+    """A problem, its fastest program, the fastest without a transfer behind a matmul, and what takes the matmul's place.
+
+    `program` is None where no transfer of it would run behind anything.
+    """
 
     task: Problem
     best: Candidate
     plain: Candidate
-    program: Program
+    program: Program | None
 
 
 def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned | str:
-    """What is planned; or why the matmul stays."""
+    """What is planned; or why nothing can be."""
     if not posed.dtype:
         return "its operands have different dtypes"
     arrays = (*posed.equation.operands, posed.equation.result)
@@ -325,9 +322,7 @@ def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned |
     except ShardwiseError as error:
         return one_line(str(error).split("\n")[0])
     program = in_background(best.program, posed.sizes, posed.accumulated or posed.dtype)
-    if not any(isinstance(step, Fused) for step in program.steps):
-        return "no transfer that runs behind its matmul is faster"
-    return _Planned(task, best, plain, program)
+    return _Planned(task, best, plain, program if any(isinstance(step, Fused) for step in program.steps) else None)
 
 
 def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Replace:
