@@ -253,6 +253,16 @@ def test_the_words_of_fused_steps(step: Fused, name: str, says: str, axes: tuple
     assert product_of(step) == PRODUCT
 
 
+def test_a_collective_by_permutes_multiplies_nothing_and_is_called_what_it_is():
+    same = Einsum(("C",), "C", ("I", "K"))
+    assert (
+        describe(EinsumScatter(same, ReduceScatter("C", "I", ("x",)))) == "reduce-scatter C over x (I) by permutes, both ways"
+    )
+    gather = EinsumGather(same, AllGather("C", "I", ("x",)), "ring", 2)
+    assert describe(gather) == "all-gather C over x (I) by permutes, one way in 2 chunks a block"
+    assert consumed(gather) == (touched(gather),) == ("C",)
+
+
 @pytest.mark.parametrize("step", [GATHER.gather, SCATTER.scatter, PRODUCT], ids=kind)
 def test_a_plain_step_is_its_only_part(step: Step):
     assert parts(step) == (step,)
