@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from shardwise.distributed import launching
+from shardwise.distributed import launching, telling
 from shardwise.distributed.launching import Launch, launch
 from shardwise.errors import DistributedError
 
@@ -141,6 +141,18 @@ def test_those_that_end_with_the_launcher_are_not_taken_for_the_first_to_fail(mo
     """
     assert launched(body) == 3
     assert "process 1 ended with exit status 3" in capsys.readouterr().err
+
+
+def test_an_error_that_an_abort_follows_ends_as_an_error_does(capsys):
+    body = """
+        failure = {"process": me, "kind": "raised", "said": "ValueError: bad batch", "trace": "Traceback", "at": 1.0}
+        if me == 1:
+            told = {"event": "failed", "failure": json.dumps(failure), "consequence": False}
+            os.write(int(os.environ[PIPE]), (json.dumps(told) + "\\n").encode())
+            os.abort()
+    """
+    assert launched(f"PIPE = {telling.PIPE!r}\n" + textwrap.dedent(body)) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("shardwise launch: process 1 failed: ValueError: bad batch")
 
 
 def own_process(tmp_path) -> tuple[subprocess.Popen, list[int]]:

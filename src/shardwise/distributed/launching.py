@@ -31,6 +31,7 @@ GRACE_SECONDS = 1.0  # for the others, once one has failed, to fail by themselve
 STOP_SECONDS = 1.0  # between asking a process to end and ending it
 KEPT_LINES = 200  # of what a process said that did not speak
 INTERRUPTED = 130
+RAISED = 1  # as Python ends on an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +280,8 @@ def _status(member: _Member) -> int:
     code = member.process.returncode
     if member.signalled or not code:  # it was silent, and had to be ended
         return FAILED
+    if code == -signal.SIGABRT and member.failure is not None and member.failure.kind == "raised":
+        return RAISED  # JAX's client aborts on the way out where the process that coordinates has gone already
     return code if code > 0 else 128 - code
 
 
