@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from shardwise.functions.matmul_places import MatmulPlace, found_places, replaci
 from shardwise.functions.rewriting import rewritten
 
 CHIP = "tpu-v5e"
+FUNCTIONS = int(os.environ.get("FUNCTIONS", "32"))  # that are drawn; `make soak` draws 200
 
 
 def places(function: Any, args: Any, mesh: Any, forced: str = "ring") -> list[MatmulPlace]:
@@ -43,7 +45,7 @@ def placed(seed: int, layouts: Any, mesh: Any) -> list[jax.Array]:
     ]
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(FUNCTIONS // 8))
 def test_random_functions_with_planned_matmuls_have_the_same_values_and_gradients(block: int, monkeypatch):
     monkeypatch.setattr(background, "LEAST_BYTES", 0)
     changed = 0

@@ -135,7 +135,7 @@ def _width(part: Part, grid: Any) -> int:
 
 def groups(jaxpr: Jaxpr, found: Mapping[Path, JaxprEqn]) -> Iterator[Group]:
     """The matmuls of a jaxpr, of those found, that may be one."""
-    makers = makers_of(jaxpr)
+    makers, users = makers_of(jaxpr), _users_of(jaxpr)
     alike: dict[object, list[Path]] = {}
     for path, equation in found.items():
         contracted, batch = equation.params["dimension_numbers"]
@@ -146,7 +146,7 @@ def groups(jaxpr: Jaxpr, found: Mapping[Path, JaxprEqn]) -> Iterator[Group]:
             var = source_of(equation.invars[shared], makers)
             if not isinstance(var, Literal):
                 alike.setdefault((shared, var, contracted[shared], batch[shared], how), []).append(path)
-        total = _total(jaxpr, equation.outvars[0])
+        total = _total(equation.outvars[0], users)
         if total is not None:
             alike.setdefault((None, total, how), []).append(path)
     for key, paths in alike.items():
@@ -154,15 +154,28 @@ def groups(jaxpr: Jaxpr, found: Mapping[Path, JaxprEqn]) -> Iterator[Group]:
             yield Group(tuple(sorted(paths)), key[0])  # type: ignore[index]
 
 
-def _total(jaxpr: Jaxpr, var: Any) -> Any:
+def _users_of(jaxpr: Jaxpr) -> dict[Any, list[JaxprEqn | None]]:
+    """Each use of a variable: the equation that takes it, None for the results of the jaxpr."""
+    users: dict[Any, list[JaxprEqn | None]] = {}
+    for equation in jaxpr.eqns:
+        for var in equation.invars:
+            if not isinstance(var, Literal):
+                users.setdefault(var, []).append(equation)
+    for var in jaxpr.outvars:
+        if not isinstance(var, Literal):
+            users.setdefault(var, []).append(None)
+    return users
+
+
+def _total(var: Any, users: Mapping[Any, Sequence[JaxprEqn | None]]) -> Any:
     """The sum that an array is a part of, and of nothing else; None where it is of none."""
     total = None
     while True:
-        users = [equation for equation in jaxpr.eqns if any(each is var for each in equation.invars)]
-        adds = len(users) == 1 and users[0].primitive.name in _ADDS and not any(each is var for each in jaxpr.outvars)
-        if not adds or sum(each is var for each in users[0].invars) != 1:
-            return total
-        total = var = users[0].outvars[0]
+        match users.get(var, ()):
+            case [JaxprEqn() as add] if add.primitive.name in _ADDS:
+                total = var = add.outvars[0]
+            case _:
+                return total
 
 
 def joint_of(group: Group, members: Sequence[Member]) -> tuple[Equation, Mapping[str, int], Joint] | None:
@@ -170,11 +183,8 @@ def joint_of(group: Group, members: Sequence[Member]) -> tuple[Equation, Mapping
 
     What is side by side is laid out alike, in the operands as in the result: each device holds parts of all of them.
     """
-    lined = [_lettered(group.shared, member) for member in members]
-    if any(each is None for each in lined):
-        return None
-    found = [each for each in lined if each is not None]
-    if not all(_stay(arrays) for arrays in found):
+    found = [arrays for member in members if (arrays := _lettered(group.shared, member)) is not None and _stay(arrays)]
+    if len(found) < len(members):
         return None
     first = found[0]
     sides: list[tuple[Part, ...] | None] = []
