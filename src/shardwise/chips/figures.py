@@ -182,6 +182,11 @@ class Hardware:
         """Whether all devices share one host's cores and memory."""
         return isinstance(self.links, Memory)
 
+    @property
+    def packs(self) -> bool:
+        """Whether a matmul packs its operands before it multiplies, as a host's does; a chip reads while it multiplies."""
+        return self.shared
+
     def sharers(self, mesh: Mesh) -> int:
         """How many devices share the figures of one chip."""
         return mesh.size if self.shared else self.devices_per_chip

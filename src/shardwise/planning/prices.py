@@ -242,9 +242,7 @@ class Costs:
         return self._launch() + self._memory(out_bytes, out_bytes)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False) -> float:
-        """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); of a host, their sum.
-
-        A host's matmul packs its operands before it multiplies, and computes the product before its pages are first written.
+        """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
 
         Where the catalogue knows what a chip's compiler makes of products, of the peak only the share that large ones
         reach, and no more results a second than leave the multipliers. One that `is_next` in a row of like products starts
@@ -257,7 +255,7 @@ class Costs:
             arithmetic /= compiler.efficiency.value
             arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
             arithmetic += start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
-        if isinstance(self.hardware.links, Memory):
+        if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))
 

@@ -78,7 +78,8 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
     cost = stated_cost(instruction)
     moved = (cost.accessed_bytes if cost else 0) or moved_bytes(cores, home, instruction, in_main) * asked.passes
     others = asked.flops / cores.hardware.flops(asked.dtype, cores.mesh)
-    seconds = max(peak, others, moved / cores.hardware.memory_speed(cores.mesh), from_host)
+    memory = moved / cores.hardware.memory_speed(cores.mesh)
+    seconds = max(peak + memory if made and cores.hardware.packs else peak, others, memory, from_host)
     if seconds == 0 and isinstance(cores.hardware.links, Torus) and _size(instruction.shape) > 4096:
         cores.note("work on arrays on the chip, without the compiler's cycles: estimated as nothing")
     if not made and _size(instruction.shape) <= 64 and moved <= 1024:
