@@ -10,6 +10,7 @@ It learns the bytes of the decoder's own file.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,8 +147,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="how long sw.overlap compiles variants")
     parser.add_argument("--checkpoint", metavar="FOLDER", help="keep the state there, and go on from what it holds")
     parser.add_argument("--every", type=int, default=5, help="after how many steps the loss is printed and the state kept")
+    given = parser.parse_args()
     sw.simulate(8)
-    train(**vars(parser.parse_args()))
+    try:
+        train(**vars(given))
+    except sw.ShardwiseError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
