@@ -93,6 +93,7 @@ class Joint:
         """Both operands of each member to the results of all, by what computes the joint matmul."""
 
         def compute(*arrays: Any) -> tuple[Any, ...]:
+            """The operands side by side, the joint matmul, and its result taken apart."""
             given = [arrays[0::2], arrays[1::2]]
             joint = [
                 found[0] if parts is None else _side_by_side(found, parts, layout, mesh)

@@ -344,6 +344,7 @@ def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Replace:
     chosen = {path: (place, group) for place in places for group in place.groups for path in group}
 
     def planned(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> Replacement | None:
+        """The program of the place that a matmul is in, unless it looks otherwise than what was planned."""
         place, group = chosen.get(path, (None, ()))
         if place is None or place.looks[group.index(path)] != looks_of(equation):
             return None

@@ -95,10 +95,12 @@ def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Calla
     """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, overlapped for each kind of arguments when it is first called with them."""
         known: dict[Any, Callable[..., Any]] = {}
 
         @functools.wraps(function)
         def chosen(*args: Any) -> Any:
+            """Call what was found for such arguments; inside of a trace, or switched off, the function as it is."""
             leaves, tree = jax.tree.flatten(args)
             if os.environ.get(SWITCH) == "0" or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
                 return function(*args)

@@ -37,6 +37,18 @@ class Together:
 
 
 Replacement = Callable[..., Any] | str | Together  # of the two operands of a matmul; or the scope in which it stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Matmuls that are computed together, by the numbers of their equations, at the one of them where that can be."""
+
+    at: int
+    places: tuple[int, ...]
+    compute: Callable[..., Sequence[Any]]
+
+
+Change = Callable[..., Any] | str | JaxprEqn | _Joined  # what takes the place of an equation in one evaluation
 Replace = Callable[[Path, JaxprEqn, Jaxpr], Replacement | None]  # the jaxpr is that which the matmul is part of
 
 
@@ -53,6 +65,7 @@ def rewritten(function: Callable[..., Any], replace: Replace) -> Callable[..., A
 
     @functools.wraps(function)
     def changed(*args: Any, **kwargs: Any) -> Any:
+        """Trace the function with these arguments, and evaluate it again."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         places = [place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]  # others are known as it is traced
 
@@ -78,13 +91,12 @@ class _Again:
     def __init__(self, replace: Replace) -> None:
         self.replace = replace
 
-    def run(self, closed: Any, arrays: Sequence[Any], changed: Mapping[int, Replacement | JaxprEqn]) -> list[Any]:
+    def run(self, closed: Any, arrays: Sequence[Any], changed: Mapping[int, Change]) -> list[Any]:
         """The results of a jaxpr with these equations changed: stretches without a change at once, by JAX's own evaluation."""
         jaxpr = closed.jaxpr
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arrays), strict=True))
         makers = makers_of(jaxpr)
         needed = _needed_later(jaxpr, changed, makers)
-        members = _members(changed)
         start = 0
         for place in (*sorted(changed), len(jaxpr.eqns)):
             _stretch(jaxpr, jaxpr.eqns[start:place], env, needed)
@@ -96,10 +108,12 @@ class _Again:
                 elif isinstance(change, str):
                     with jax.named_scope(change):
                         _stretch(jaxpr, [equation], env, needed)
-                elif not isinstance(change, Together):
+                elif isinstance(change, _Joined):
+                    if place == change.at:
+                        matmuls = [jaxpr.eqns[each] for each in change.places]
+                        self._put(change.compute, matmuls, equation, env, makers)
+                else:
                     self._put(change, [equation], equation, env, makers)
-                elif _position(jaxpr, members[change.paths], makers) == place:
-                    self._put(change.compute, [jaxpr.eqns[each] for each in members[change.paths]], equation, env, makers)
             start = place + 1
         return [_read(var, env) for var in jaxpr.outvars]
 
@@ -111,17 +125,22 @@ class _Again:
         results = _in_place(compute, operands, at)
         env.update(zip((equation.outvars[0] for equation in matmuls), results, strict=True))
 
-    def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
+    def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Change]]:
         """The equations of a jaxpr that are changed, by number: what takes their place."""
-        found = dict(self._changes(jaxpr, path))
-        makers = makers_of(jaxpr)
-        whole = {
-            paths for paths, places in _members(found).items()
-            if len(places) == len(paths) and _position(jaxpr, places, makers) is not None
-        }  # fmt: skip
-        for place, change in found.items():
-            if not isinstance(change, Together) or change.paths in whole:
+        groups: dict[tuple[Path, ...], list[int]] = {}
+        computed: dict[tuple[Path, ...], Callable[..., Sequence[Any]]] = {}
+        for place, change in self._changes(jaxpr, path):
+            if isinstance(change, Together):
+                groups.setdefault(change.paths, []).append(place)
+                computed[change.paths] = change.compute
+            else:
                 yield place, change
+        makers = makers_of(jaxpr) if groups else {}
+        for paths, places in groups.items():
+            at = _position(jaxpr, places, makers) if len(places) == len(paths) else None
+            if at is not None:
+                joined = _Joined(at, tuple(places), computed[paths])
+                yield from ((place, joined) for place in places)
 
     def _changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
         number = -1
@@ -191,16 +210,6 @@ def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: Jax
     """What takes a matmul's place, computed where the user wrote that: all of it bears the matmul's line."""
     made = jax.make_jaxpr(change)(*operands)
     return jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*operands)
-
-
-def _members(changed: Mapping[int, Any]) -> dict[tuple[Path, ...], list[int]]:
-    """The equations that are changed together, in the order of their paths, which is that of the jaxpr."""
-    found: dict[tuple[Path, ...], list[int]] = {}
-    for place in sorted(changed):
-        change = changed[place]
-        if isinstance(change, Together):
-            found.setdefault(change.paths, []).append(place)
-    return found
 
 
 def _position(jaxpr: Jaxpr, places: Sequence[int], makers: Mapping[Any, JaxprEqn]) -> int | None:
