@@ -18,9 +18,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import lacking
 import pytest
 
 from shardwise import writing
+from shardwise.chips.topology import Topology
 from shardwise.commands.making import versions
 from shardwise.compiled import compiling
 from shardwise.compiled.facts import MemoryUse
@@ -31,9 +33,17 @@ KEPT = Path(__file__).parent / "golden" / "kept"
 
 
 @pytest.fixture
-def kept_texts(monkeypatch):
-    """Rehearsals in a test take kept texts."""
-    monkeypatch.setattr(compiling, "compile_once", compile_or_take)
+def kept_texts(monkeypatch, request):
+    """Rehearsals in a test take kept texts. It must say which compiler it needs, here where there is one too."""
+    said = set(lacking.needed(request.node))
+
+    def compile_or_take_as_said(program: Program, topology: Any, grid: Any) -> Made:
+        kind = Topology.parse(topology).kind
+        if kind != "cpu" and kind not in said:
+            pytest.fail(f"this test rehearses on {topology}: mark it with pytest.mark.needs({kind!r})", pytrace=False)
+        return compile_or_take(program, topology, grid)
+
+    monkeypatch.setattr(compiling, "compile_once", compile_or_take_as_said)
 
 
 def take_kept_texts() -> None:

@@ -29,6 +29,7 @@ def found(audit: Audit) -> list[tuple[str, tuple[str, ...], float, float]]:
     return [(c.kind, c.axes, c.wire_bytes, c.network_bytes) for c in audit.collectives]
 
 
+@pytest.mark.needs("tpu")
 def test_a_sum_over_slices_alone_goes_over_the_network():
     audit = summed("v5e:2x4*2", "s=2, x=8", "s")
     assert found(audit) == [("all-reduce", ("s",), 2048 * 2048 * 2, 2048 * 2048 * 2)]
@@ -39,6 +40,7 @@ def test_a_sum_over_slices_alone_goes_over_the_network():
     assert "8.39 MB of it over the network" in str(audit)
 
 
+@pytest.mark.needs("tpu")
 def test_a_sum_over_all_devices_is_scattered_in_each_slice_first():
     whole = 2048 * 2048 * 2
     assert found(summed("v5e:2x4*2", "s=2, x=8", ("s", "x"))) == [
@@ -48,6 +50,7 @@ def test_a_sum_over_all_devices_is_scattered_in_each_slice_first():
     ]
 
 
+@pytest.mark.needs("tpu")
 def test_an_axis_over_slices_and_chips_is_named_by_its_parts():
     whole = 2048 * 2048 * 2
     assert found(summed("v5e:2x4*2", "x=16", "x")) == [
@@ -57,11 +60,13 @@ def test_an_axis_over_slices_and_chips_is_named_by_its_parts():
     ]
 
 
+@pytest.mark.needs("tpu")
 def test_groups_of_four_slices_are_told_apart():
     assert [c[:2] for c in found(summed("v5e:2x2*4", "a=2, b=2, x=4", "b"))] == [("all-reduce", ("b",))]
     assert [c[:2] for c in found(summed("v5e:2x2*4", "a=2, b=2, x=4", "a"))] == [("all-reduce", ("a",))]
 
 
+@pytest.mark.needs("tpu")
 def test_a_permute_to_the_next_slice_goes_over_the_network_and_one_within_does_not():
     mesh = target_mesh("v5e:2x4*2", "s=2, x=8")
     a = jax.ShapeDtypeStruct((1024, 2048), jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec(("s", "x"))))
@@ -91,6 +96,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize(("on", "axes", "equation"), PLANS)
 def test_plans_over_slices_are_compiled_as_planned(on: str, axes: str, equation: str):
     sizes = dict.fromkeys(sw.parse(equation).dims, 4096)
@@ -120,6 +126,7 @@ def test_the_plan_of_a_mesh_of_such_devices_is_the_same():
     assert str(here).replace("mesh s=2, x=8", "") == str(named).replace("mesh s=2, x=8", "")
 
 
+@pytest.mark.needs("gpu")
 def test_hosts_of_gpus_have_their_bytes_over_the_network_counted():
     audit = summed("h100:2x8", "x=16", "x")
     (kind, _, wire, slow), *more = found(audit)
