@@ -58,6 +58,7 @@ class Memory:
     launch_seconds: Figure  # of a collective, for each device
     local_seconds: Figure  # of a local step, for each device
     dispatch_seconds: Figure  # of a program, for each device, whatever its steps
+    rendezvous_seconds: Figure = Figure(0.0, "counted in launch_seconds")  # of a collective, for each device of a group
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def pricer(
         case Switch() as switch:
             return _switch_pricer(kind, switch, mesh, axes, arithmetic)
         case Memory() as memory:
-            return _memory_pricer(kind, memory, mesh)
+            return _memory_pricer(kind, memory, mesh, mesh.size if kind == "collective-permute" else mesh.extent(axes))
         case _:
             assert_never(hardware.links)
 
@@ -356,8 +356,9 @@ def _rated(kind: CollectiveKind, rate: Rate, mesh: Mesh, axes: Axes, arithmetic:
     return lambda in_bytes, out_bytes: start + wire_bytes(kind, mesh, axes, in_bytes, out_bytes) / speed
 
 
-def _memory_pricer(kind: CollectiveKind, memory: Memory, mesh: Mesh) -> Pricer:
-    launch = memory.launch_seconds.value * mesh.size
+def _memory_pricer(kind: CollectiveKind, memory: Memory, mesh: Mesh, group: int) -> Pricer:
+    """Of all devices at once; those of a `group` wait for each other: XLA's rendezvous, which a permute is one of all devices."""
+    launch = memory.launch_seconds.value * mesh.size + memory.rendezvous_seconds.value * group
     if kind in ("reduce-scatter", "all-reduce"):
         return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, in_bytes, out_bytes)
     return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, 0.0, out_bytes, memory.copied_bytes_per_s.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from typing import Any
 
 from shardwise.chips.figures import Calibration, Compiler, Figure, Hardware, Memory, Rate, Reached, Switch, Torus
@@ -31,7 +32,9 @@ def read(text: str) -> Hardware:
     kind = _table(table, "links", name).get("kind")
     if kind not in _LINKS:
         raise HardwareError(f"hardware {name} has links of kind {quoted(kind)}: known are {', '.join(_LINKS)}")
-    links = _LINKS[kind](**{key: figure("links", key) for key in _LINKS[kind].__dataclass_fields__})
+    given = _table(table, "links", name)
+    keys = [each.name for each in fields(_LINKS[kind]) if each.name in given or each.default is MISSING]
+    links = _LINKS[kind](**{key: figure("links", key) for key in keys})
     reached = None
     if "reached" in table:
         reached = Reached(figure("reached", "links"), figure("reached", "products") if "products" in table["reached"] else None)

@@ -99,11 +99,12 @@ def copy_trial(mesh: Mesh, shard_bytes: int) -> Trial:
 
 DTYPES = ("bfloat16", "float16", "float64", "int32", "complex64", "int8")
 SHAPES = ((128,) * 3, (256,) * 3, (512,) * 3, (1024,) * 3, (2048, 512, 64), (64, 1024, 1024), (512, 64, 4096))
+IN_GROUPS: tuple[CollectiveKind, ...] = ("all-gather", "all-reduce", "all-to-all")
 TURNED: tuple[CollectiveKind, ...] = ("all-gather", "reduce-scatter", "all-to-all")  # slower along a later dimension
 
 
 def host_trials(mesh: Mesh) -> list[Trial]:
-    """What tells the figures of simulated devices: on all of them, and some on half as many.
+    """What tells the figures of simulated devices: on all of them, in groups of two and of half, and some on half as many.
 
     Results of 32 MiB and more tell what mapping memory anew costs.
     """
@@ -117,6 +118,9 @@ def host_trials(mesh: Mesh) -> list[Trial]:
                 found += [collective_trial(kind, flat, ("all",), size, first=False) for size in (MIB, 8 * MIB)]
         found += [trial(flat, ("all",), size) for trial in (chain_trial, sum_trial) for size in (32, 128)]
         found += [chain_trial(flat, ("all",), size, rounds=3) for size in (32, 64)]
+    if half > 1 and mesh.size == 2 * half:
+        grid = Mesh((("half", half), ("pair", 2)))
+        found += [collective_trial(kind, grid, (axis,), 16 * KIB) for kind in IN_GROUPS for axis in grid.names]
     if half > 1:
         found += [matmul_trial(small, shape) for shape in SHAPES[1:3]] + [copy_trial(small, MIB)]
         found += [collective_trial(kind, small, ("all",), size) for kind in COLLECTIVES for size in (64 * KIB, 8 * MIB)]

@@ -20,6 +20,7 @@ _LETTERS = {
     "fresh_bytes_per_s": ("fresh", "B/s", "writes that map memory first"),
     "turned_bytes_per_s": ("turned", "B/s", "moving blocks in memory"),
     "launch_seconds": ("start", "s"),
+    "rendezvous_seconds": ("wait", "s", "for each other"),
     "local_seconds": ("start", "s"),
     "dispatch_seconds": ("dispatch", "s", "of a program"),
     "efficiency": ("efficiency", "", "the share of the peak that large matmuls reach"),
