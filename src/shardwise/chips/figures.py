@@ -74,6 +74,7 @@ class Compiler:
       enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
       so many bytes) are compiled as an all-reduce.
     - From how many chips of a slice on the links are routed by tables (`shardwise.chips.algorithms`).
+    - Whether all-gathers run beside matmuls that need none of them (1), or nothing else runs meanwhile (0).
     """
 
     efficiency: Figure
@@ -92,6 +93,7 @@ class Compiler:
     gather_summed_bytes: Figure
     routed_from: Figure
     slice_seconds: Figure
+    gathers_ahead: Figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -357,7 +357,7 @@ def _rated(kind: CollectiveKind, rate: Rate, mesh: Mesh, axes: Axes, arithmetic:
 
 
 def _memory_pricer(kind: CollectiveKind, memory: Memory, mesh: Mesh, group: int) -> Pricer:
-    """Of all devices at once; those of a `group` wait for each other: XLA's rendezvous, which a permute is one of all devices."""
+    """Of all devices at once; those of a `group` wait for each other (XLA's rendezvous; of a permute, all devices)."""
     launch = memory.launch_seconds.value * mesh.size + memory.rendezvous_seconds.value * group
     if kind in ("reduce-scatter", "all-reduce"):
         return lambda in_bytes, out_bytes: launch + memory_seconds(memory, mesh, in_bytes, out_bytes)

@@ -177,8 +177,18 @@ def steps_text(candidate: Candidate) -> list[str]:
         left = " · ".join(f"{name}{before[name]}" for name in consumed(step))
         right = f"{touched(step)}{after[touched(step)]}"
         wire = f", {sent_text(cost)}" if moved_axes(step) else ""
-        lines.append(f"  {seconds_text(cost.seconds):>8}  {left} -> {right}   {_words(describe(step))}{wire}")
+        lines.append(
+            f"  {seconds_text(cost.seconds):>8}  {left} -> {right}   {_words(describe(step))}{wire}{_neighbours(cost)}"
+        )
     return lines
+
+
+def _neighbours(cost: StepCost) -> str:
+    """What of a step's transfer runs while others do."""
+    if not cost.saved_seconds:
+        return ""
+    where = "the steps before" if cost.beside is None else f"step {cost.beside.number + 1}"
+    return f", {seconds_text(cost.saved_seconds)} of it beside {where}"
 
 
 def sent_text(cost: StepCost) -> str:

@@ -41,11 +41,21 @@ SUMMED = {  # why a collective is priced as an all-reduce
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Seconds of a transfer beside other steps: it starts `after` seconds into the step of this `number`, counted from 0."""
+
+    number: int
+    after: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepCost:
     """One step of a program: its modelled seconds, and what it computes, sends and holds on each device.
 
     `transfer_seconds` is how long data moves, `exposed_seconds` what of it no product hides; `network_bytes` are those of
-    `wire_bytes` that leave a node, or a slice.
+    `wire_bytes` that leave a node, or a slice. `seconds` are those of the clock, `saved_seconds` less than of the step alone:
+    some of a gather may run `beside` other steps, and the first hops of a ring start up to `ahead_seconds` before it.
     """
 
     seconds: float
@@ -55,6 +65,9 @@ class StepCost:
     transfer_seconds: float = 0.0
     exposed_seconds: float = 0.0
     network_bytes: float = 0.0
+    beside: Beside | None = None
+    ahead_seconds: float = 0.0
+    saved_seconds: float = 0.0
 
 
 Tiles = Literal["whole", "one", "loose", "part", "narrow", "odd"]

@@ -156,8 +156,8 @@ def _renamed(step: Any, old: str, new: str) -> Step:
 class Ranking:
     """The programs that solve one equation, ranked by estimate on one hardware; iterable, cheapest first.
 
-    `searched_all`: whether no plain program is faster than the fastest plain one here; if not, layouts were too many to look
-    at them all. No program at all takes less than `floor_seconds`.
+    `searched_all`: whether no plain program is faster than the fastest plain one here, steps taken one after the other; if not,
+    layouts were too many to look at them all. No program at all takes less than `floor_seconds`.
     """
 
     task: Problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.chips import Switch, Torus
@@ -49,8 +49,10 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
         now = float(costs.dispatch)
         spans.append(Span("dispatch", COMPUTE, "compute", 0.0, now, line="the program is started on each device"))
     shares: list[Share] = []
+    starts: list[float] = []  # of each step
     for number, (step, cost, before) in enumerate(zip(program.steps, estimate.steps, program.states(), strict=False), 1):
         moving = None
+        starts.append(now)
         if cost.transfer_seconds:
             name = "collective-permute" if isinstance(step, Fused) else kind(step)
             moving = Moving(name, moved_axes(step), f"step {number} {name}", f"step {number}: {describe(step)}")
@@ -58,6 +60,7 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
         found = _spans(step, cost, moving, now, number, costs, task.sizes, before)
         spans += (replace(span, op_name=scope(number, step)) for span in found)
         now += cost.seconds
+    spans += _beside(program, estimate, starts, shares)
     lanes = {COMPUTE: 0.0}
     for span in spans:
         if span.kind != "wait":
@@ -82,10 +85,28 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
     )
 
 
+def _beside(program: Program, estimate: Estimate, starts: Sequence[float], shares: Sequence[Share]) -> Iterator[Span]:
+    """The transfers, or the parts of them, that run beside other steps."""
+    moving = iter(shares)
+    for number, (step, cost) in enumerate(zip(program.steps, estimate.steps, strict=True), 1):
+        mine = next(moving).collective if cost.transfer_seconds else None
+        if cost.beside is None or mine is None:
+            continue
+        start = starts[cost.beside.number] + cost.beside.after
+        moved = cost.wire_bytes * cost.beside.seconds / cost.transfer_seconds
+        yield Span(
+            mine.name, ",".join(mine.axes), "transfer", start, cost.beside.seconds, None, mine, moved, mine.source,
+            op_name=scope(number, step),
+        )  # fmt: skip
+
+
 def _notes(task: Problem) -> Iterator[str]:
     """What is assumed, and what is not known."""
     yield _laid(task)
-    yield "steps run one after another; within one, transfers beside products"
+    if task.hardware.compiler is None:
+        yield "steps run one after another; within one, transfers beside products"
+    else:
+        yield "steps run one after another; what the compiler starts ahead, beside the matmuls of others"
     if isinstance(task.hardware.links, Switch) and task.hardware.calibration is None:
         yield "FLOPs over the peak, and bytes over the bandwidth: what kernels take beyond that is not known"
     if task.hardware.overlapped_matmul is not None:
@@ -115,10 +136,11 @@ def _spans(
             name = "product" if product_of(step) is not None else "compute"
             yield Span(f"step {number}", COMPUTE, name, now, cost.seconds, line=line)
         return
-    moved = min(cost.transfer_seconds, cost.seconds)
-    over = ",".join(moving.axes)
-    yield Span(moving.name, over, "transfer", now, moved, collective=moving, moved_bytes=cost.wire_bytes, line=line)
-    yield Span(moving.name, COMPUTE, "wait", now, moved, collective=moving, line=line)
+    moved = min(cost.exposed_seconds, cost.seconds)
+    over, sent = ",".join(moving.axes), cost.wire_bytes * moved / cost.transfer_seconds
+    if moved:
+        yield Span(moving.name, over, "transfer", now, moved, collective=moving, moved_bytes=sent, line=line)
+        yield Span(moving.name, COMPUTE, "wait", now, moved, collective=moving, line=line)
     if cost.seconds > moved:
         yield Span(f"step {number} copy", COMPUTE, "compute", now + moved, cost.seconds - moved, line=line)
 
@@ -129,7 +151,7 @@ def _ring(
 ) -> Iterator[Span]:  # fmt: skip
     """The events of a ring as they were played."""
     ring = priced(step, costs, sizes, before)
-    played = ring.played(record=True)
+    played = ring.played(ahead=cost.ahead_seconds, record=True)
     block = cost.wire_bytes / max(1.0, sum(_blocks(each.event, ring.width) for each in played.happened))
     count = itertools.count(1)
     for happened in played.happened:

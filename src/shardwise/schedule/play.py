@@ -76,13 +76,15 @@ class Played:
 
 
 def play(
-    events: Events, width: int, links: Links, matmul: MatmulSeconds, copy: Seconds | None = None, *, record: bool = False
+    events: Events, width: int, links: Links, matmul: MatmulSeconds, copy: Seconds | None = None, *, ahead: float = 0.0,
+    record: bool = False,
 ) -> Played:  # fmt: skip
     """Go through the events in order: each way sends one transfer after the other, and work waits for what it needs.
 
     Args:
         width: of a block, of which the events' spans are shares.
         copy: the seconds to write a share of a block, by default none.
+        ahead: the seconds before the schedule at which what it sends first, before anything else, may start.
         record: keep what happened.
     """
     order = _order(events, TRIPS) if any(isinstance(event, Loop) for event in events) else events
@@ -90,19 +92,22 @@ def play(
         order = _late(order, width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
     products: dict[tuple[float, int], float] = {}
-    free, arrival = [0.0, 0.0], dict[int, float]()
+    free, arrival = [0.0 - ahead, 0.0 - ahead], dict[int, float]()
     now = busy = 0.0
+    begin = 0.0 - ahead  # of transfers, up to the first event that is none
     ended = before = (0.0, 0.0)  # of the last two trips of a loop: the clock, and how busy it was
     happened: list[Happened] = []
     for event in order:
         start, took = now, 0.0
+        if begin and not isinstance(event, Send):
+            begin = 0.0
         match event:
             case Send(transfer, way, part):
                 known = part.width, transfer, event.turn
                 if known not in hops:
                     hops[known] = links.seconds(part.width / width, event)
                 lane = 0 if way > 0 or not links.both_ways else 1
-                start, took = max(now, free[lane]), hops[known]
+                start, took = max(begin or now, free[lane]), hops[known]
                 free[lane] = arrival[transfer] = start + took
             case Await(transfers):
                 now = max([now, *[arrival[transfer] for transfer in transfers]])

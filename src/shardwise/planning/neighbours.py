@@ -1,0 +1,120 @@
+"""Neighbouring steps on one clock: the transfer of one runs while another computes, where the compiler lets it.
+
+TPU compilers schedule a program by what needs what, not in the order in which it is written. The first hops of a ring start
+as soon as the array is there and its links are free, beside whatever runs then, a collective over other axes too. On some
+chips (`Compiler.gathers_ahead`) an all-gather runs beside the matmuls that need none of it; collectives that nothing but the
+cores could wait for run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from shardwise.layout import Layout
+from shardwise.planning.fused_cost import priced, ring_cost
+from shardwise.planning.prices import Beside, Costs, StepCost
+from shardwise.program import Program
+from shardwise.steps import AllGather, Fused, GatherEinsum, Step, consumed, moved_axes, touched
+
+States = Sequence[Mapping[str, Layout]]
+
+
+def on_one_clock(
+    program: Program, states: States, found: Sequence[StepCost], costs: Costs, sizes: Mapping[str, int]
+) -> list[StepCost]:  # fmt: skip
+    """What each step takes of the clock, given what it would take alone.
+
+    Args:
+        states: the layouts before each step.
+        found: the cost of each step, one after the other.
+    """
+    known, compiler = list(found), costs.hardware.compiler
+    if compiler is None or len(known) < 2:
+        return known
+    if compiler.gathers_ahead.value:
+        room = [float(cost.seconds) for cost in known]
+        for number, step in enumerate(program.steps):
+            if isinstance(step, AllGather):
+                known[number] = _gathered_beside(program, number, known, room, costs)
+    for number, step in enumerate(program.steps):
+        if isinstance(step, GatherEinsum) and known[number].exposed_seconds:
+            known[number] = _begun_ahead(program, number, step, known, costs, sizes, states[number])
+    return known
+
+
+def _gathered_beside(
+    program: Program, number: int, known: Sequence[StepCost], room: list[float], costs: Costs
+) -> StepCost:  # fmt: skip
+    """The cost of a gather beside the steps that take the longest at a stretch, between what makes its array and what needs it.
+
+    `room` is what is left of each step's seconds, beside which no other gather runs; it is taken.
+    """
+    cost = known[number]
+    best: list[int] = []
+    for stretch in _stretches(program, number, known):
+        if sum(room[each] for each in stretch) > sum(room[each] for each in best):
+            best = stretch
+    hidden = left = min(cost.exposed_seconds, sum(room[each] for each in best))
+    if not hidden:
+        return cost
+    first = next(each for each in best if room[each])
+    after = known[first].seconds - room[first]
+    for each in best:
+        taken = min(left, room[each])
+        room[each] -= taken
+        left -= taken
+    name = costs.arithmetic.name
+    overlapped = -1.0 * name("overlapped", float(hidden), "s")
+    return replace(
+        cost,
+        seconds=cost.seconds + name("", overlapped, "s", f"beside step {first + 1}"),
+        exposed_seconds=cost.exposed_seconds - hidden,
+        saved_seconds=float(hidden),
+        beside=Beside(first, after, float(hidden)),
+    )
+
+
+def _stretches(program: Program, number: int, known: Sequence[StepCost]) -> list[list[int]]:
+    """The steps beside which a gather may run: matmuls, and rings over other axes; no other collective in between."""
+    step = program.steps[number]
+    found: list[list[int]] = [[]]
+    for other in _independent(program, number):
+        mine = program.steps[other]
+        if isinstance(mine, Fused) and not set(moved_axes(mine)) & set(moved_axes(step)):
+            found[-1].append(other)
+        elif known[other].transfer_seconds:
+            found.append([])
+        else:
+            found[-1].append(other)
+    return found
+
+
+def _independent(program: Program, number: int) -> list[int]:
+    """The steps around one that neither make its array nor need what it makes, in order."""
+    name = touched(program.steps[number])
+    before = next((k for k in reversed(range(number)) if name in _uses(program.steps[k])), -1)
+    after = next((k for k in range(number + 1, len(program.steps)) if name in _uses(program.steps[k])), number + 1)
+    return [k for k in range(before + 1, after) if k != number]
+
+
+def _uses(step: Step) -> set[str]:
+    return {*consumed(step), touched(step)}
+
+
+def _begun_ahead(
+    program: Program, number: int, step: GatherEinsum, known: Sequence[StepCost], costs: Costs,
+    sizes: Mapping[str, int], before: Mapping[str, Layout],
+) -> StepCost:  # fmt: skip
+    """The cost of a ring whose first hops start beside the steps before, back to one that makes its array or has its links."""
+    ahead, cost = 0.0, known[number]
+    for other in reversed(range(number)):
+        earlier = program.steps[other]
+        if step.gather.array in _uses(earlier) or set(moved_axes(earlier)) & set(moved_axes(step)):
+            break
+        ahead += float(known[other].seconds)
+    if not ahead or not priced(step, costs, sizes, before).hides:
+        return cost
+    found = ring_cost(step, costs, sizes, before, 0.0, costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))
+    saved = float(cost.seconds - found.seconds)
+    return replace(cost, seconds=found.seconds, exposed_seconds=found.exposed_seconds, saved_seconds=saved, ahead_seconds=ahead)
