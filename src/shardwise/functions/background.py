@@ -1,7 +1,8 @@
 """A program's collectives by permutes, which a compiler lets run behind whatever needs none of what they bring.
 
-TPU compilers start a permute, go on, and await it where it is needed; an all-reduce or a reduce-scatter they run by itself.
-A single equation has nothing else to do meanwhile; in a whole step the gradient of one weight is summed behind the next matmul.
+TPU compilers start a permute, go on, and await it where it is needed; an all-reduce or a reduce-scatter they run by itself,
+and on some chips an all-gather too. A single equation has nothing else to do meanwhile; in a whole step the gradient of one
+weight is summed behind the next matmul, and a weight is gathered behind the matmul before.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from shardwise.steps import AllGather, AllReduce, Einsum, EinsumGather, EinsumSc
 LEAST_BYTES = 2**20  # of a shard: what is smaller is sent before anything else could run
 
 
-def in_background(program: Program, sizes: Mapping[str, int], dtype: str) -> Program:
-    """The program with each large sum over one mesh axis by permutes; itself where there is none.
+def in_background(program: Program, sizes: Mapping[str, int], dtype: str, *, gathers: bool = False) -> Program:
+    """The program with each large sum over one mesh axis by permutes, or each all-gather too; itself where there is none.
 
     >>> import shardwise as sw
     >>> sizes = {"I": 2048, "J": 4096, "K": 2048}
@@ -29,14 +30,18 @@ def in_background(program: Program, sizes: Mapping[str, int], dtype: str) -> Pro
     """
     steps: list[Step] = []
     for step, layouts in zip(program.steps, program.states()[1:], strict=True):
-        steps += _by_permutes(step, program, layouts, sizes, dtype)
+        if isinstance(step, AllReduce | ReduceScatter) or (gathers and isinstance(step, AllGather)):
+            steps += _by_permutes(step, program, layouts, sizes, dtype)
+        else:
+            steps.append(step)
     return checked(program, tuple(steps)) or program
 
 
 def _by_permutes(
-    step: Step, program: Program, layouts: Mapping[str, Layout], sizes: Mapping[str, int], dtype: str
+    step: AllReduce | ReduceScatter | AllGather, program: Program, layouts: Mapping[str, Layout], sizes: Mapping[str, int],
+    dtype: str,
 ) -> tuple[Step, ...]:  # fmt: skip
-    if not isinstance(step, AllReduce | ReduceScatter) or len(step.axes) != 1:
+    if len(step.axes) != 1:
         return (step,)
     layout = layouts[step.array]
     shard = layout.shard_shape(sizes, program.mesh)
@@ -45,6 +50,8 @@ def _by_permutes(
     same = Einsum((step.array,), step.array, layout.names)
     if isinstance(step, ReduceScatter):
         return (EinsumScatter(same, step),)
+    if isinstance(step, AllGather):
+        return (EinsumGather(same, step, chunks=1),)
     dim = widest(layout, step, sizes, program)
     if dim is None:
         return (step,)

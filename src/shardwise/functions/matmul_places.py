@@ -71,7 +71,9 @@ class MatmulPlace:
         groups: where they stand in the function: each alone, or those that are one; `looks` is what they look like there.
         joint: how the arrays of those that are one become those of one matmul.
         candidate: the fastest program for one of them alone, with its estimate.
-        program: what takes their place: that program, or the same with its sums by permutes.
+        program: what takes their place: that program, or the same with its sums by permutes, or its gathers too.
+        programs: which of the first two have a transfer behind a matmul, the likelier first; `gathering` is the third, on
+            chips whose compiler runs an all-gather by itself.
         seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
@@ -86,6 +88,8 @@ class MatmulPlace:
     plain_seconds: float
     times: int
     joint: Joint | None = None
+    programs: tuple[Program, ...] = field(default=(), repr=False, compare=False)
+    gathering: Program | None = field(default=None, repr=False, compare=False)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -98,11 +102,19 @@ class MatmulPlace:
 
     @property
     def ways(self) -> tuple[MatmulPlace, ...]:
-        """The programs that may take their place: the planned one as it is too, where a transfer in it runs behind a matmul."""
-        planned = self.candidate.program
-        if self.program == planned or not _overlaps(planned):
-            return (self,)
-        return self, replace(self, program=planned)
+        """The programs that may take their place, the likeliest first."""
+        every = (*self.programs, self.gathering) if self.gathering is not None else self.programs
+        return tuple(replace(self, program=program) for program in every or (self.program,))
+
+    @property
+    def first(self) -> MatmulPlace | None:
+        """The likeliest; none where gathers by permutes are all that there is."""
+        return self.ways[0] if self.programs or self.gathering is None else None
+
+    @property
+    def furthest(self) -> MatmulPlace | None:
+        """With gathers by permutes, where there are any."""
+        return self.first if self.gathering is None else self.ways[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +202,7 @@ class _Planning:
         posed = replace(seen[0].posed, equation=equation, sizes=sizes)
         planned, alone = self.planned(posed), [self.planned(each.posed) for each in seen]
         seconds = [math.inf if isinstance(each, str) else each.best.seconds for each in (planned, *alone)]
-        if isinstance(planned, str) or planned.program is None or not seconds[0] <= math.fsum(seconds[1:]) < math.inf:
+        if isinstance(planned, str) or not planned.every or not seconds[0] <= math.fsum(seconds[1:]) < math.inf:
             return
         self.taken.update(group.paths)
         self._place(seen, posed, planned, joint)
@@ -200,7 +212,7 @@ class _Planning:
         if each.path in self.taken:
             return
         planned = self.planned(each.posed)
-        if isinstance(planned, str) or planned.program is None:
+        if isinstance(planned, str) or not planned.every:
             key = (each.line, looks_of(each.equation), each.posed)
             times = each.times + (self.left[key].times if key in self.left else 0)
             reason = planned if isinstance(planned, str) else "no transfer that runs behind its matmul is faster"
@@ -209,7 +221,6 @@ class _Planning:
             self._place([each], each.posed, planned, None)
 
     def _place(self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None) -> None:
-        assert planned.program is not None
         looks, paths = tuple(looks_of(each.equation) for each in seen), tuple(each.path for each in seen)
         key, times = (seen[0].line, looks, posed, joint), seen[0].times
         known = self.places.get(key)
@@ -218,8 +229,8 @@ class _Planning:
             self.places[key] = replace(known, groups=stand, times=known.times + times)
             return
         self.places[key] = MatmulPlace(
-            seen[0].line, (paths,), looks, planned.task, planned.best, planned.program, planned.best.seconds,
-            planned.plain.seconds, times, joint,
+            seen[0].line, (paths,), looks, planned.task, planned.best, planned.every[0], planned.best.seconds,
+            planned.plain.seconds, times, joint, planned.programs, planned.gathering,
         )  # fmt: skip
 
 
@@ -297,15 +308,20 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A problem, its fastest program, the fastest without a transfer behind a matmul, and what takes the matmul's place.
+    """A problem, its fastest program, the fastest without a transfer behind a matmul, and what may take the matmul's place.
 
-    `program` is None where no transfer of it would run behind anything.
+    There are none where no transfer of them would run behind anything; `gathering` has its gathers by permutes.
     """
 
     task: Problem
     best: Candidate
     plain: Candidate
-    program: Program | None
+    programs: tuple[Program, ...]
+    gathering: Program | None
+
+    @property
+    def every(self) -> tuple[Program, ...]:
+        return self.programs if self.gathering is None else (*self.programs, self.gathering)
 
 
 def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned | str:
@@ -322,8 +338,14 @@ def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned |
         best, plain = _fastest(ranking(task)), ranking(problem(*given, overlap=False)).best
     except ShardwiseError as error:
         return one_line(str(error).split("\n")[0])
-    program = in_background(best.program, posed.sizes, posed.accumulated or posed.dtype)
-    return _Planned(task, best, plain, program if _overlaps(program) else None)
+    compiler, dtype = task.hardware.compiler, posed.accumulated or posed.dtype
+    found = [in_background(best.program, posed.sizes, dtype), best.program]
+    programs = tuple(filter(_overlaps, dict.fromkeys(found)))
+    gathering = None
+    if compiler is not None and not compiler.gathers_ahead.value:
+        ahead = in_background(best.program, posed.sizes, dtype, gathers=True)
+        gathering = ahead if ahead not in found else None
+    return _Planned(task, best, plain, programs, gathering)
 
 
 def _fastest(found: Ranking) -> Candidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -66,7 +67,7 @@ def overlap(
         places, left = found_places(function, args, on, where, chip)
     except NoPassesError as error:
         return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
-    search = _Search(function, args, on, where, time.monotonic() + seconds)
+    search = _Search(function, args, on, where, seconds)
     search.seconds(())
     kept = search.best(places)
     dropped = [place for place in places if not any(place.paths == each.paths for each in kept)]
@@ -127,13 +128,17 @@ def _dropped(place: MatmulPlace) -> Left:
 
 @dataclass
 class _Search:
-    """Variants of a function, compiled: the places that each changes, and how long a call of it takes."""
+    """Variants of a function, compiled: the places that each changes, and how long a call of it takes.
+
+    Those after the first two, the function as it is and one with every place changed, are compiled in `most_seconds`.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     on: str | None
     mesh: AnyMesh
-    until: float
+    most_seconds: float
+    until: float = math.inf
     compiled: dict[tuple[MatmulPlace, ...], Compiled] = field(default_factory=dict)
     tried: dict[tuple[MatmulPlace, ...], float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -145,6 +150,8 @@ class _Search:
         """How long a call takes with these places changed, by the compiled schedule; infinitely, where it does not compile."""
         if places not in self.tried:
             self.tried[places] = self._compiled(places)
+            if len(self.tried) == 2:
+                self.until = time.monotonic() + self.most_seconds
         return self.tried[places]
 
     def _compiled(self, places: tuple[MatmulPlace, ...]) -> float:
@@ -165,15 +172,16 @@ class _Search:
 
     @property
     def late(self) -> bool:
-        return time.monotonic() > self.until
+        return time.monotonic() >= self.until
 
     def best(self, places: Sequence[MatmulPlace]) -> tuple[MatmulPlace, ...]:
-        """What is kept: all places are changed, or none, and then one after another otherwise, while that is faster."""
+        """What is kept: all places are changed, one way or another, or none; then one after another otherwise, if faster."""
         if not places:
             return ()
-        kept: list[MatmulPlace | None] = list(places)
-        if not self.seconds(_chosen(kept)) < self.seconds(()):
-            kept = [None] * len(places)
+        kept: list[MatmulPlace | None] = [None] * len(places)
+        for tried in ([place.first for place in places], [place.furthest for place in places]):
+            if not self.late and self.seconds(_chosen(tried)) < self.seconds(_chosen(kept)):
+                kept = tried
         for number in sorted(range(len(places)), key=lambda number: places[number].gain, reverse=not any(kept)):
             for other in (None, *places[number].ways):
                 if other == kept[number]:
