@@ -19,7 +19,7 @@ from shardwise.functions.matmul_places import MatmulPlace, found_places, replaci
 from shardwise.functions.rewriting import rewritten
 
 CHIP = "tpu-v5e"
-FUNCTIONS = int(os.environ.get("FUNCTIONS", "32"))  # that are drawn; `make soak` draws 200
+FUNCTIONS = int(os.environ.get("FUNCTIONS", "16"))  # that are drawn; `make soak` draws 200
 
 
 def places(function: Any, args: Any, mesh: Any, forced: str = "ring", chip: str = CHIP) -> list[MatmulPlace]:
