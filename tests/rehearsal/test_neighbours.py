@@ -35,7 +35,7 @@ def test_a_weight_is_gathered_behind_the_ring_that_follows():
         assert len(work) > 1
         assert all("shardwise/2" in span.op_name for span in work)
         assert line.exposed_seconds == pytest.approx(0.0, abs=1e-9)
-    assert candidate.seconds == pytest.approx(compiled.step_seconds, rel=0.05)
+    assert candidate.seconds == pytest.approx(compiled.step_seconds, rel=0.1)
 
 
 def test_a_chain_is_planned_with_a_gather_behind_the_ring_before_it():
