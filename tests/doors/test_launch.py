@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardwise.commands.launch import _is_noise
+
 SCRIPT = """
 import os, signal, sys, time
 import jax, numpy as np
@@ -96,6 +98,15 @@ def test_run_works_as_it_is(tmp_path):
     assert many.returncode == 0, many.stderr
     assert json.loads(many.stdout)["check"]["ok"]
     assert np.load(tmp_path / "c.npy").shape == (64, 16)
+
+
+def test_what_gloo_prints_as_it_connects_is_left_out_and_nothing_else():
+    whole = b"[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
+    two = (b"[Gloo] Rank [Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3", whole[13:])
+    for line in (whole, *two):
+        assert _is_noise(line + b"\n"), line
+    for line in (b"3", b"", b"1 is connected to 2", b"[Gloo] Rank 0 failed to connect", b"loss 3 peer ranks."):
+        assert not _is_noise(line + b"\n"), line
 
 
 def test_a_users_mistake_is_told_as_by_one_process(tmp_path):
