@@ -102,8 +102,7 @@ def test_run_works_as_it_is(tmp_path):
 
 def test_what_gloo_prints_as_it_connects_is_left_out_and_nothing_else():
     whole = b"[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
-    two = (b"[Gloo] Rank [Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3", whole[13:])
-    for line in (whole, *two):
+    for line in (whole, b"[Gloo] Rank " + whole, whole[13:]):
         assert _is_noise(line + b"\n"), line
     for line in (b"3", b"", b"1 is connected to 2", b"[Gloo] Rank 0 failed to connect", b"loss 3 peer ranks."):
         assert not _is_noise(line + b"\n"), line

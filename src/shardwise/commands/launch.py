@@ -14,8 +14,8 @@ from shardwise.errors import DistributedError, did_you_mean, quoted
 
 OWN = ("run", "compare", "audit", "trace")  # commands that make sense in many processes
 MOST = 256
-# What gloo prints on stdout as it connects, piece by piece: pieces of two threads may stand in one line. And what JAX's notifier
-# of preemption says when this launcher ends a process.
+# What gloo prints on stdout as it connects, where pieces of two threads may stand in one line, and what JAX's notifier of
+# preemption says when this launcher ends a process.
 _NOISE = re.compile(
     rb"(?=.*(?:\[Gloo\] Rank|peer ranks))"
     rb"(?:\[Gloo\] Rank|is connected to|peer ranks\.|Expected number of connected peer ranks is :|\d+|\s)+"
