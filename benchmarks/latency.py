@@ -39,7 +39,7 @@ COMMAND = ["plan", "A[I_x, J] · B[J, K] -> C[I, K]", "--sizes", "I=16384,J=1024
 
 
 def main() -> None:
-    rows = [*plan_rows(), *process_rows(), call_row()]
+    rows = [*plan_rows(), *process_rows(), call_row(), drawing_row()]
     lines = [
         "# What Shardwise itself costs",
         "",
@@ -137,6 +137,19 @@ print(json.dumps([call(lambda: sw.einsum(text, a, b, mesh=mesh)) - call(lambda: 
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     beyond = json.loads(subprocess.check_output([sys.executable, "-c", code], text=True, env=environment))
     return "a repeated `sw.einsum`, beyond the jitted function that it runs", shown(beyond, 1e-6, "us")
+
+
+def drawing_row() -> tuple[str, tuple[str, str, str]]:
+    """The picture of an array on 4096 devices."""
+    from shardwise.layout import Layout
+    from shardwise.mesh import Mesh
+    from shardwise.pictures.boards import placed
+    from shardwise.pictures.placement import Placement
+    from shardwise.pictures.svg import svg
+
+    placement = Placement.of("A", Layout.parse("I_x, J_y"), {"I": 8192, "J": 8192}, Mesh.parse("x=64, y=64"))
+    drawn = [timed(lambda: svg(placed(placement)), time.process_time) for _ in range(7)]
+    return "an array on 4096 devices, drawn as SVG", shown(drawn, 1e-3, "ms")
 
 
 if __name__ == "__main__":

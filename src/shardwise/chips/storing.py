@@ -29,10 +29,10 @@ def read(text: str) -> Hardware:
     def figure(section: str, key: str) -> Figure:
         return _figure(_table(table, section, name).get(key), f"{section}.{key}", name)
 
-    kind = _table(table, "links", name).get("kind")
+    given = _table(table, "links", name)
+    kind = given.get("kind")
     if kind not in _LINKS:
         raise HardwareError(f"hardware {name} has links of kind {quoted(kind)}: known are {', '.join(_LINKS)}")
-    given = _table(table, "links", name)
     keys = [each.name for each in fields(_LINKS[kind]) if each.name in given or each.default is MISSING]
     links = _LINKS[kind](**{key: figure("links", key) for key in keys})
     reached = None

@@ -72,8 +72,8 @@ class MatmulPlace:
         joint: how the arrays of those that are one become those of one matmul.
         candidate: the fastest program for one of them alone, with its estimate.
         program: what takes their place: that program, or the same with its sums by permutes, or its gathers too.
-        programs: which of the first two have a transfer behind a matmul, the likelier first; `gathering` is the third, on
-            chips whose compiler runs an all-gather by itself.
+        programs: those of the three that have a transfer behind a matmul, the likeliest first; `gathering` is the last of them
+            on chips whose compiler runs an all-gather by itself.
         seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
@@ -84,12 +84,12 @@ class MatmulPlace:
     task: Problem
     candidate: Candidate = field(repr=False, compare=False)
     program: Program
+    programs: tuple[Program, ...] = field(repr=False, compare=False)
+    gathering: Program | None = field(repr=False, compare=False)
     seconds: float
     plain_seconds: float
     times: int
     joint: Joint | None = None
-    programs: tuple[Program, ...] = field(default=(), repr=False, compare=False)
-    gathering: Program | None = field(default=None, repr=False, compare=False)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -102,14 +102,13 @@ class MatmulPlace:
 
     @property
     def ways(self) -> tuple[MatmulPlace, ...]:
-        """The programs that may take their place, the likeliest first."""
-        every = (*self.programs, self.gathering) if self.gathering is not None else self.programs
-        return tuple(replace(self, program=program) for program in every or (self.program,))
+        """Each of the programs in their place."""
+        return tuple(replace(self, program=program) for program in self.programs)
 
     @property
     def first(self) -> MatmulPlace | None:
         """The likeliest; none where gathers by permutes are all that there is."""
-        return self.ways[0] if self.programs or self.gathering is None else None
+        return None if self.programs == (self.gathering,) else self.ways[0]
 
     @property
     def furthest(self) -> MatmulPlace | None:
@@ -202,7 +201,7 @@ class _Planning:
         posed = replace(seen[0].posed, equation=equation, sizes=sizes)
         planned, alone = self.planned(posed), [self.planned(each.posed) for each in seen]
         seconds = [math.inf if isinstance(each, str) else each.best.seconds for each in (planned, *alone)]
-        if isinstance(planned, str) or not planned.every or not seconds[0] <= math.fsum(seconds[1:]) < math.inf:
+        if isinstance(planned, str) or not planned.programs or not seconds[0] <= math.fsum(seconds[1:]) < math.inf:
             return
         self.taken.update(group.paths)
         self._place(seen, posed, planned, joint)
@@ -212,7 +211,7 @@ class _Planning:
         if each.path in self.taken:
             return
         planned = self.planned(each.posed)
-        if isinstance(planned, str) or not planned.every:
+        if isinstance(planned, str) or not planned.programs:
             key = (each.line, looks_of(each.equation), each.posed)
             times = each.times + (self.left[key].times if key in self.left else 0)
             reason = planned if isinstance(planned, str) else "no transfer that runs behind its matmul is faster"
@@ -229,8 +228,8 @@ class _Planning:
             self.places[key] = replace(known, groups=stand, times=known.times + times)
             return
         self.places[key] = MatmulPlace(
-            seen[0].line, (paths,), looks, planned.task, planned.best, planned.every[0], planned.best.seconds,
-            planned.plain.seconds, times, joint, planned.programs, planned.gathering,
+            seen[0].line, (paths,), looks, planned.task, planned.best, planned.programs[0], planned.programs,
+            planned.gathering, planned.best.seconds, planned.plain.seconds, times, joint,
         )  # fmt: skip
 
 
@@ -310,7 +309,7 @@ def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation,
 class _Planned:
     """A problem, its fastest program, the fastest without a transfer behind a matmul, and what may take the matmul's place.
 
-    There are none where no transfer of them would run behind anything; `gathering` has its gathers by permutes.
+    There are no `programs` where no transfer of them would run behind anything; `gathering` is that with gathers by permutes.
     """
 
     task: Problem
@@ -318,10 +317,6 @@ class _Planned:
     plain: Candidate
     programs: tuple[Program, ...]
     gathering: Program | None
-
-    @property
-    def every(self) -> tuple[Program, ...]:
-        return self.programs if self.gathering is None else (*self.programs, self.gathering)
 
 
 def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned | str:
@@ -339,13 +334,12 @@ def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned |
     except ShardwiseError as error:
         return one_line(str(error).split("\n")[0])
     compiler, dtype = task.hardware.compiler, posed.accumulated or posed.dtype
-    found = [in_background(best.program, posed.sizes, dtype), best.program]
-    programs = tuple(filter(_overlaps, dict.fromkeys(found)))
-    gathering = None
+    found, gathering = [in_background(best.program, posed.sizes, dtype), best.program], None
     if compiler is not None and not compiler.gathers_ahead.value:
         ahead = in_background(best.program, posed.sizes, dtype, gathers=True)
         gathering = ahead if ahead not in found else None
-    return _Planned(task, best, plain, programs, gathering)
+        found.append(ahead)
+    return _Planned(task, best, plain, tuple(filter(_overlaps, dict.fromkeys(found))), gathering)
 
 
 def _fastest(found: Ranking) -> Candidate:

@@ -74,16 +74,10 @@ class Priced:
 ASIDE = Links(lambda share, send: 0.0)
 
 
-def ring_cost(
-    step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], live: float, ahead: float = 0.0
-) -> StepCost:  # fmt: skip
-    """The cost of a fused step, by playing its schedule; `live` are the bytes held beside what it gathers or sums.
-
-    Args:
-        ahead: the seconds before it at which its first transfers may start.
-    """
+def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], live: float) -> StepCost:
+    """The cost of a fused step, by playing its schedule; `live` are the bytes held beside what it gathers or sums."""
     ring = priced(step, costs, sizes, before)
-    found = ring.played(ahead=ahead)
+    found = ring.played()
     exposed = min(found.exposed_seconds, ring.moving)
     slow = ring.wire_bytes if sharing(costs.hardware, costs.mesh, moved_axes(step), costs.routes)[1] > 1 else 0.0
     return StepCost(found.seconds, ring.flops, ring.wire_bytes, live + ring.held_bytes, ring.moving, exposed, slow)

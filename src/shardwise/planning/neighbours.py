@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwise.layout import Layout
-from shardwise.planning.fused_cost import priced, ring_cost
+from shardwise.planning.fused_cost import priced
 from shardwise.planning.prices import Beside, Costs, StepCost
 from shardwise.program import Program
 from shardwise.steps import AllGather, Fused, GatherEinsum, Step, consumed, moved_axes, touched
@@ -51,10 +51,7 @@ def _gathered_beside(
     `room` is what is left of each step's seconds, beside which no other gather runs; it is taken.
     """
     cost = known[number]
-    best: list[int] = []
-    for stretch in _stretches(program, number, known):
-        if sum(room[each] for each in stretch) > sum(room[each] for each in best):
-            best = stretch
+    best = max(_stretches(program, number, known), key=lambda stretch: sum(room[each] for each in stretch))
     hidden = left = min(cost.exposed_seconds, sum(room[each] for each in best))
     if not hidden:
         return cost
@@ -113,8 +110,9 @@ def _begun_ahead(
         if step.gather.array in _uses(earlier) or set(moved_axes(earlier)) & set(moved_axes(step)):
             break
         ahead += float(known[other].seconds)
-    if not ahead or not priced(step, costs, sizes, before).hides:
+    ring = priced(step, costs, sizes, before)
+    if not ahead or not ring.hides:
         return cost
-    found = ring_cost(step, costs, sizes, before, 0.0, costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))
-    saved = float(cost.seconds - found.seconds)
-    return replace(cost, seconds=found.seconds, exposed_seconds=found.exposed_seconds, saved_seconds=saved, ahead_seconds=ahead)
+    played = ring.played(ahead=costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))
+    saved, exposed = float(cost.seconds - played.seconds), min(played.exposed_seconds, ring.moving)
+    return replace(cost, seconds=played.seconds, exposed_seconds=exposed, saved_seconds=saved, ahead_seconds=ahead)
