@@ -11,6 +11,7 @@ import pytest
 import shardwise.chips
 from shardwise.chips import Memory, Switch, Torus, hardware, read
 from shardwise.chips.links import assumptions, collective_seconds, torus_routes, wire_bytes
+from shardwise.chips.storing import written
 from shardwise.errors import HardwareError
 from shardwise.mesh import Mesh
 
@@ -217,3 +218,13 @@ def test_bytes_on_the_wire():
     assert wire_bytes("all-reduce", mesh, ("x",), 800, 800) == 1400
     assert wire_bytes("all-to-all", mesh, ("x",), 800, 800) == 700
     assert wire_bytes("collective-permute", mesh, ("x",), 800, 800) == 800
+
+
+@pytest.mark.parametrize(("chip", "figure"), [("cpu", "rendezvous_seconds"), ("tpu-v5e", "gathers_ahead")])
+def test_a_hardware_written_before_a_figure_was_added_is_read(chip, figure):
+    path = next(path for path in CATALOGUE if path.stem == chip)
+    older = "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(figure))
+    found = read(older)
+    part = found.links if chip == "cpu" else found.compiler
+    assert getattr(part, figure).value == 0
+    assert read(written(found)) == found

@@ -131,6 +131,12 @@ def test_what_gains_nothing_comes_back_as_it_was():
     assert gained.speedup == 1.0
 
 
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_seconds_that_are_no_time_are_refused(seconds: float):
+    with pytest.raises(CompileError, match="0 or more"):
+        sw.overlap(step, *arguments(), on=ON, seconds=seconds)
+
+
 @pytest.mark.usefixtures("kept_texts")
 def test_a_matmul_that_is_not_planned_is_told_with_its_reason():
     def mixed(x: Any, w: Any) -> Any:

@@ -93,7 +93,7 @@ class Compiler:
     gather_summed_bytes: Figure
     routed_from: Figure
     slice_seconds: Figure
-    gathers_ahead: Figure
+    gathers_ahead: Figure = Figure(0.0, "not told: taken as run by themselves")
 
 
 @dataclass(frozen=True, slots=True)

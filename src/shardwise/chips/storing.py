@@ -29,12 +29,15 @@ def read(text: str) -> Hardware:
     def figure(section: str, key: str) -> Figure:
         return _figure(_table(table, section, name).get(key), f"{section}.{key}", name)
 
-    given = _table(table, "links", name)
-    kind = given.get("kind")
+    def record(section: str, made: type[Any]) -> Any:
+        """What a section's figures make; those that were added later need not be there."""
+        given = _table(table, section, name)
+        keys = [each.name for each in fields(made) if each.name in given or each.default is MISSING]
+        return made(**{key: figure(section, key) for key in keys})
+
+    kind = _table(table, "links", name).get("kind")
     if kind not in _LINKS:
         raise HardwareError(f"hardware {name} has links of kind {quoted(kind)}: known are {', '.join(_LINKS)}")
-    keys = [each.name for each in fields(_LINKS[kind]) if each.name in given or each.default is MISSING]
-    links = _LINKS[kind](**{key: figure("links", key) for key in keys})
     reached = None
     if "reached" in table:
         reached = Reached(figure("reached", "links"), figure("reached", "products") if "products" in table["reached"] else None)
@@ -46,9 +49,9 @@ def read(text: str) -> Hardware:
         flops_per_s=tuple((dtype, figure("flops_per_s", dtype)) for dtype in _table(table, "flops_per_s", name)),
         memory_bytes=figure("memory", "bytes"),
         memory_bytes_per_s=figure("memory", "bytes_per_s"),
-        links=links,
+        links=record("links", _LINKS[kind]),
         clock_hz=figure("clock", "hz") if "clock" in table else None,
-        compiler=Compiler(*(figure("compiler", key) for key in Compiler.__dataclass_fields__)) if "compiler" in table else None,
+        compiler=record("compiler", Compiler) if "compiler" in table else None,
         host_bytes_per_s=figure("host", "bytes_per_s") if "host" in table else None,
         network_bytes_per_s=figure("network", "bytes_per_s") if "network" in table else None,
         reached=reached,

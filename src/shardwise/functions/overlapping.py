@@ -52,9 +52,11 @@ def overlap(
         seconds: how long variants are compiled at most, beyond the function as it is and one with every place changed.
 
     Raises:
-        CompileError: the function cannot be traced, or the compiler refuses it.
+        CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time.
         MeshError: there is no mesh, or a layout does not fit it.
     """
+    if not seconds >= 0:
+        raise CompileError(f"seconds={seconds}: give the seconds that variants may take, 0 or more")
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
     where = mesh_of(function, args, mesh, on)
