@@ -40,7 +40,7 @@ help:
 	@echo "make bench       the benchmark, written to docs/benchmarks"
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
 	@echo "make bench-steps  training steps with their transfers behind matmuls, for three TPU slices (needs libtpu; an hour or two)"
-	@echo "make accuracy    predictions against the clock on this host, and against the compilers; ten minutes, best left alone"
+	@echo "make accuracy    predictions against the clock on this host, and against the compilers; twenty minutes, best left alone"
 	@echo "make bench-gpu   where a GPU is: the catalogue's figures of it beside what it reaches"
 	@echo "make bench-peers jax.jit, PyTorch DTensor and NumPy beside it, in an environment of its own (.venv-peers)"
 	@echo "make bench-diff  what this tree costs against docs/benchmarks/baseline.json (ARGS=--store stores a new one)"

@@ -1,6 +1,6 @@
 """The accuracy ledger: this host is calibrated, held-out cases are predicted with that, and then measured.
 
-    python -m benchmarks.accuracy [--only NAME] [--minutes 15] [--clock cpu]
+    python -m benchmarks.accuracy [--only NAME] [--minutes 25] [--clock cpu]
 
 The cases are the benchmark's contractions in other sizes, on 4 and 8 simulated devices; none of them is among the programs
 that are fitted. Every candidate of a case runs in turn with those of others, and runs count only beside probes as fast as those
@@ -50,7 +50,7 @@ ENOUGH = 25  # runs of a candidate that count
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name holds this text; nothing is written then")
-    parser.add_argument("--minutes", type=float, default=15.0, help="at most, for all")
+    parser.add_argument("--minutes", type=float, default=25.0, help="at most, for all")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="of what times are told")
     options = parser.parse_args()
     cases = [(case, n) for case, n in held_out() if options.only in case.name]
@@ -93,7 +93,7 @@ def measured(cases: Sequence[tuple[Case, int]], until: float, clock: str) -> Ite
                 break
             for row in _block(left[start : start + BLOCK], chip, found.probe_seconds, CLOCKS[clock]):
                 rows[row["name"], row["devices"]] = row
-                ratios = " ".join(f"{each['predicted'] / each['measured']:.2f}" for each in row["tried"])
+                ratios = " ".join(f"{each['predicted'] / each['measured']:.2f}" for each in row["tried"] if each["predicted"])
                 said = (
                     f"{row['devices']} {row['name']}: {row['tried'][0]['measured'] * 1e3:.1f} ms, predicted / measured {ratios}"
                 )
@@ -141,9 +141,9 @@ def _block(cases: Sequence[tuple[Case, int]], chip: Any, probe_seconds: float, c
     from shardwise.measure.rounds import timed
     from shardwise.mesh import Mesh
     from shardwise.runtime.devices import make_mesh
-    from shardwise.runtime.lower import lower
+    from shardwise.runtime.execute import planned_function
 
-    calls, known = [], []
+    calls, known, confirmed = [], [], {}
     generator = np.random.default_rng(0)
     for case, devices in cases:
         mesh = make_mesh(case.mesh[devices])
@@ -153,18 +153,21 @@ def _block(cases: Sequence[tuple[Case, int]], chip: Any, probe_seconds: float, c
             for o in sw.parse(case.equation).operands
         ]
         near = [each for each in plan if each.estimate.seconds <= SLOWEST * plan.best.estimate.seconds]
-        for number, candidate in enumerate(near[:MOST]):
-            function = jax.jit(lower(candidate.program, mesh))
+        fastest = sw.plan(case.equation, sizes=case.sizes, mesh=mesh, hardware=chip, dtype=case.dtype, confirm="here").best
+        confirmed[case.name, devices] = fastest
+        tried = near[:MOST] + [fastest] * all(each.program != fastest.program for each in near[:MOST])
+        for number, candidate in enumerate(tried):
+            function = planned_function(plan.task, candidate.program, mesh)
             jax.block_until_ready(function(*arrays))
             calls.append(lambda function=function, arrays=arrays: function(*arrays))
             known.append((case, devices, number, candidate))
     every = Mesh.parse({"x": max(DEVICES)})
     probe = ready(probe_trial(every, shared=True), make_mesh(every))
     rounds = timed(calls, probe, BLOCK_SECONDS, within=probe_seconds, enough=ENOUGH, clock=clock)
-    return list(_rows(known, rounds))
+    return list(_rows(known, rounds, confirmed))
 
 
-def _rows(known: Sequence[Any], rounds: Any) -> Iterator[dict[str, Any]]:
+def _rows(known: Sequence[Any], rounds: Any, confirmed: dict[Any, Any]) -> Iterator[dict[str, Any]]:
     from shardwise.planning.explain import summary as words
 
     cases = dict.fromkeys((case.name, devices) for case, devices, _, _ in known)
@@ -175,15 +178,21 @@ def _rows(known: Sequence[Any], rounds: Any) -> Iterator[dict[str, Any]]:
                 interval = Timing(runs).interval_seconds
                 tried.append(
                     {
-                        "program": words(candidate.program), "predicted": candidate.estimate.seconds, "measured": median,
+                        "program": words(candidate.program), "measured": median,
+                        "predicted": None if candidate.is_compilers_own else candidate.estimate.seconds,
                         "interval": interval, "runs": len(runs),
                     }
                 )  # fmt: skip
         mine = [candidate for case, count, _, candidate in known if (case.name, count) == (name, devices)]
-        needed = [words(each.program) for each in mine if each.estimate.seconds <= NEARLY * mine[0].estimate.seconds]
+        needed = [
+            words(each.program)
+            for each in mine
+            if not each.is_compilers_own and each.estimate.seconds <= NEARLY * mine[0].estimate.seconds
+        ]
         if set(needed) <= {each["program"] for each in tried}:
             sizes = next(case.sizes for case, count, _, _ in known if (case.name, count) == (name, devices))
-            yield {"name": name, "devices": devices, "sizes": sizes, "tried": tried}
+            chosen = words(confirmed[name, devices].program)
+            yield {"name": name, "devices": devices, "sizes": sizes, "tried": tried, "confirmed": chosen}
 
 
 def overlap_rows() -> Iterator[dict[str, Any]]:
@@ -207,6 +216,7 @@ def held(rows: Sequence[dict[str, Any]]) -> list[Held]:
                 )
                 for each in row["tried"]
             ),
+            row.get("confirmed", ""),
         )
         for row in rows
     ]
@@ -231,16 +241,21 @@ def report(found: dict[str, Any]) -> str:
         "the choice, or one predicted nearly as fast, did not run three times beside a quick probe."
         + (CPU_TIME if found["clock"] == "cpu" else ""),
         "",
-        "| case | devices | predicted ms | measured ms | predicted / measured | regret | candidates |",
-        "|---|---|---|---|---|---|---|",
+        "| case | devices | predicted ms | measured ms | predicted / measured | regret | confirmed | candidates |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row, case in zip(found["rows"], cases, strict=True):
         first = case.tried[0]
         lines.append(
             f"| {row['name']} | {row['devices']} | {first.predicted * 1e3:.2f} | {first.measured * 1e3:.2f} "
-            f"| {first.predicted / first.measured:.2f} | {case.regret:.0%} | {len(case.tried)} |"
+            f"| {first.predicted / first.measured:.2f} | {case.regret:.0%} | {_share(case.confirmed_regret)} "
+            f"| {len(case.tried)} |"
         )
     return "\n".join([*lines, "", *_overlap_report(found["overlap"])])
+
+
+def _share(regret: float | None) -> str:
+    return "" if regret is None else f"{regret:.0%}"
 
 
 def _overlap_report(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -270,7 +285,8 @@ def write(found: dict[str, Any], text: str) -> None:
         "collectives, matmuls, copies, and a few programs of two and four steps). The cases are whole plans of the "
         "benchmark's contractions in sizes that were never fitted, predicted with those figures and then measured, candidates "
         "in turn with those of other cases. A time is the median of the quicker half of the runs that count, and an interval "
-        "is that of this median. *Regret* is how much longer the planner's choice takes than the fastest of its candidates.\n\n"
+        "is that of this median. *Regret* is how much longer the planner's choice takes than the fastest of its candidates; "
+        '*confirmed* that of the choice of `confirm="here"`, which ran the first candidates for itself before.\n\n'
         "![Predicted against measured times](accuracy.svg)\n\n"
     )
     writing.write(FOLDER / "accuracy.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
@@ -287,7 +303,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
 
     figure, axes = pyplot.subplots(figsize=(6.5, 6))
     for devices, mark in zip(DEVICES, "ox", strict=True):
-        tried = [each for row in rows if row["devices"] == devices for each in row["tried"]]
+        tried = [each for row in rows if row["devices"] == devices for each in row["tried"] if each["predicted"]]
         axes.loglog(
             [each["measured"] * 1e3 for each in tried], [each["predicted"] * 1e3 for each in tried], mark, markersize=4,
             markerfacecolor="none", label=f"{devices} devices",

@@ -10,25 +10,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tried:
-    """One program: predicted and measured seconds; the interval of the median, where there is one."""
+    """One program: predicted and measured seconds, and the interval of the median, where there are any.
+
+    The compiler's own program, which may be confirmed, is not predicted.
+    """
 
     program: str
-    predicted: float
+    predicted: float | None
     measured: float
     interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Held:
-    """One held-out case: its programs, the planner's choice first."""
+    """One held-out case: its programs, the planner's choice first; and the program that runs of its own confirmed."""
 
     name: str
     tried: tuple[Tried, ...]
+    confirmed: str = ""
 
     @property
     def regret(self) -> float:
         """How much longer the choice takes than the fastest that was measured."""
-        return self.tried[0].measured / min(each.measured for each in self.tried) - 1
+        return self.tried[0].measured / self._best - 1
+
+    @property
+    def confirmed_regret(self) -> float | None:
+        """The same of the confirmed choice, by runs that it was not chosen by; None where none was confirmed."""
+        chosen = next((each for each in self.tried if each.program == self.confirmed), None)
+        return None if chosen is None else chosen.measured / self._best - 1
+
+    @property
+    def predicted(self) -> list[tuple[float, float]]:
+        """Predicted and measured seconds of the programs that are predicted."""
+        return [(each.predicted, each.measured) for each in self.tried if each.predicted is not None]
+
+    @property
+    def _best(self) -> float:
+        return min(each.measured for each in self.tried)
 
     @property
     def sure_regret(self) -> float:
@@ -46,7 +65,7 @@ def _apart(first: Tried, other: Tried) -> bool:
 
 def errors(cases: Iterable[Held]) -> list[float]:
     """|predicted / measured - 1| of every program."""
-    return sorted(abs(each.predicted / each.measured - 1) for case in cases for each in case.tried)
+    return sorted(abs(predicted / measured - 1) for case in cases for predicted, measured in case.predicted)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -80,8 +99,8 @@ def candidate_correlation(cases: Iterable[Held]) -> float:
     """The rank correlation of candidates, each against the others of its case: how much slower than their geometric mean."""
     predicted, measured = [], []
     for case in cases:
-        if len(case.tried) > 1:
-            for values, found in ((predicted, [e.predicted for e in case.tried]), (measured, [e.measured for e in case.tried])):
+        if len(case.predicted) > 1:
+            for values, found in zip((predicted, measured), zip(*case.predicted, strict=True), strict=True):
                 middle = statistics.geometric_mean(found)
                 values += [each / middle for each in found]
     return spearman(predicted, measured)
@@ -93,7 +112,7 @@ def settled_pairs(cases: Iterable[Held]) -> tuple[int, int]:
     for case in cases:
         for place, one in enumerate(case.tried):
             for other in case.tried[place + 1 :]:
-                if _apart(one, other):
+                if one.predicted is not None and other.predicted is not None and _apart(one, other):
                     every += 1
                     right += (one.predicted < other.predicted) == (one.measured < other.measured)
     return right, every
@@ -105,7 +124,8 @@ def summary(cases: Sequence[Held]) -> list[str]:
     right, every = settled_pairs(cases)
     regrets = [case.regret for case in cases]
     sure = [case.sure_regret for case in cases]
-    return [
+    confirmed = [each for each in (case.confirmed_regret for case in cases) if each is not None]
+    lines = [
         f"- {len(cases)} cases, {len(found)} programs.",
         f"- Error of the predicted time: median {percentile(found, 0.5):.1%}, 90th percentile {percentile(found, 0.9):.0%}.",
         f"- Rank correlation of candidates within their cases: {candidate_correlation(cases):.3f}; of {every} pairs whose "
@@ -113,3 +133,9 @@ def summary(cases: Sequence[Held]) -> list[str]:
         f"- Regret of the choice against the fastest candidate: mean {statistics.mean(regrets):.1%}, most {max(regrets):.0%}; "
         f"as far as intervals do not meet: mean {statistics.mean(sure):.1%}, most {max(sure):.0%}.",
     ]
+    if confirmed:
+        lines.append(
+            f'- Regret of what `confirm="here"` chose of {len(confirmed)} cases, by runs that it did not see: mean '
+            f"{statistics.mean(confirmed):.1%}, most {max(confirmed):.0%}."
+        )
+    return lines

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
+from shardwise.chips.topology import HERE
 from shardwise.errors import PlanError, ShardwiseError, quoted
 from shardwise.layout import Layout
 from shardwise.notation import parse, parse_relayout
@@ -87,22 +88,32 @@ def plan(
             `"scatter"`, `"rotate"`.
         exact: only programs in which every sum is made on one device at once, as in `sw.einsum`.
         confirm: a target as `"v5e:2x4"`: the first candidates are compiled by its real compiler, and ranked by the
-            timelines of what came out. It is the hardware too, if none is given.
+            timelines of what came out. It is the hardware too, if none is given. Or `"here"`: they are run in turn on the
+            mesh's own devices, and ranked by the clock; some seconds.
 
     Raises:
         NotationError, MeshError, LayoutError, HardwareError, PlanError: what is wrong, and the way out.
         ArrayError: an array lies otherwise than written, or has another rank.
         MissingExtraError: the compiler of `confirm` is not installed.
+        DeviceError: `confirm="here"`, and the mesh has no devices to run on.
+        MeasureError: a program raises while it is run.
     """
     with context(equation=equation, arrays=arrays or None, sizes=sizes, mesh=mesh):
         _check_flags(exact=exact)
-        where: Any = confirm if hardware is None else hardware
+        here = confirm == HERE
+        where: Any = confirm if hardware is None and not here else hardware
         name = None if dtype is None else _dtype_name(dtype)
         if arrays:
             task = _problem_of(equation, arrays, sizes, mesh, where, name, memory_limit, overlap, exact)
         else:
             task = _problem_in(equation, sizes, mesh, where, name or DTYPE, memory_limit, overlap, exact)
         found = ranked(task)
+        if here:
+            from shardwise.measure.autotuning import tuned
+            from shardwise.runtime.devices import attached_mesh
+
+            fastest = tuned(task, found.candidates, attached_mesh(mesh, arrays))
+            return Plan(task, fastest, found.searched_all, found.floor_seconds)
         if confirm is not None:
             from shardwise.compiled.confirming import confirmed
 

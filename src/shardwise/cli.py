@@ -152,8 +152,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     _problem_options(planning, "bfloat16")
     planning.add_argument(
-        "--confirm", metavar="v5e:2x4", help="compile the first candidates for a target, and rank what came out"
-    )
+        "--confirm", metavar="v5e:2x4",
+        help="compile the first candidates for a target, and rank what came out; here: run them on this machine's devices",
+    )  # fmt: skip
+    _platform_option(planning)
     planning.add_argument("--code", action="store_true", help="print the best program as plain JAX instead")
     planning.add_argument("--timeline", action="store_true", help="print when its compute and transfers run, as estimated, too")
     planning.set_defaults(command=command_of("plan"))

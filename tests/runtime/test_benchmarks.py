@@ -29,6 +29,15 @@ def test_errors_and_regret_are_those_that_one_works_out_by_hand():
     assert (unsure.regret, unsure.sure_regret) == (pytest.approx(0.2), 0.0)
 
 
+def test_what_runs_have_confirmed_is_judged_by_other_runs():
+    own = Tried("own", None, 0.5, None)
+    case = Held("one", (*TWO[0].tried, own), confirmed="b")
+    assert (case.confirmed_regret, TWO[0].confirmed_regret) == (pytest.approx(1.0), None)
+    assert errors([case]) == errors(TWO[:1])  # the compiler's own is not predicted
+    assert settled_pairs([case]) == settled_pairs(TWO[:1])
+    assert 'what `confirm="here"` chose of 1 cases, by runs that it did not see: mean 100.0%' in "\n".join(summary([case]))
+
+
 def test_pairs_whose_intervals_meet_settle_nothing():
     assert settled_pairs(TWO) == (1, 2)  # of one: b before a was not foreseen, b before c was; the rest meet
 
@@ -65,7 +74,7 @@ def test_at_least_sixty_cases_are_held_out_and_none_is_fitted():
 
 def test_the_report_holds_every_case():
     rows = [
-        {"name": "one", "devices": 4, "sizes": {}, "tried": [
+        {"name": "one", "devices": 4, "sizes": {}, "confirmed": "b", "tried": [
             {"program": "a", "predicted": 1e-3, "measured": 1.1e-3, "interval": [1e-3, 1.2e-3], "runs": 9},
             {"program": "b", "predicted": 2e-3, "measured": 2.1e-3, "interval": None, "runs": 4}]},
         {"name": "two", "devices": 8, "sizes": {}, "tried": [
@@ -76,7 +85,7 @@ def test_the_report_holds_every_case():
              "errors fitted": {"all": 0.1}, "fitted": 60, "lost": 0, "clock": "cpu",
              "overlap": list(overlap_rows())}  # fmt: skip
     text = report(found)
-    assert "| one | 4 | 1.00 | 1.10 | 0.91 | 0% | 2 |" in text
+    assert "| one | 4 | 1.00 | 1.10 | 0.91 | 0% | 91% | 2 |" in text
     assert "60 programs were fitted, to 10%" in text
     assert "are CPU time over the host's cores" in text
     assert len(held(rows)) == 2

@@ -13,6 +13,9 @@ from shardwise.errors import HardwareError, counted, did_you_mean, pointed, quot
 _SHAPE = re.compile(r"[0-9]{1,6}(x[0-9]{1,6})*")
 
 
+HERE = "here"  # in the place of a target: the devices of this machine
+
+
 @dataclass(frozen=True, slots=True)
 class _Family:
     """What a name before the colon stands for; a pod is the most chips that links join, a side the most in a row."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from shardwise import api
+from shardwise.chips.topology import HERE
 from shardwise.errors import ShardwiseError, as_json
 from shardwise.mesh import Mesh
 from shardwise.notation import parse, parse_sizes, sizes_padded_on
@@ -23,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     if options.pad:
         sizes = sizes_padded_on(parse(options.equation), sizes, Mesh.parse(options.mesh))
     ranked = api.plan(
-        options.equation, sizes=sizes, mesh=options.mesh, hardware=options.hardware,
+        options.equation, sizes=sizes, mesh=_mesh(options), hardware=options.hardware,
         dtype=options.dtype or DTYPE, memory_limit=options.memory_limit, overlap=options.overlap, exact=options.exact,
         confirm=options.confirm,
     )  # fmt: skip
@@ -36,6 +38,17 @@ def run(options: argparse.Namespace) -> int:
         if options.timeline:
             print(_timelines(ranked.best))
     return 0
+
+
+def _mesh(options: argparse.Namespace) -> Any:
+    """Devices where programs are to run on them; else the words are enough."""
+    if options.confirm != HERE:
+        if options.platform is not None:
+            raise ShardwiseError("--platform says on which devices candidates run: add --confirm here")
+        return options.mesh
+    from shardwise.commands.run import started
+
+    return started(options)
 
 
 def _timelines(best: Candidate) -> str:

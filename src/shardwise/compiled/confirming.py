@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from shardwise.planning.prices import StepCost
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
 from shardwise.program import Program
+from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import Automatic, Fused
 
@@ -46,18 +47,21 @@ def tried(task: Problem, candidates: Sequence[Candidate], on: Any) -> list[tuple
     topology = Topology.parse(on)
     if topology.chip is None:
         raise HardwareError(f"confirm={str(topology)!r}: it is not in the catalogue of hardware, so nothing times its schedule")
-    own = _own(task, candidates[0].program, topology)
-    made = (found for place in dict.fromkeys(_chosen(candidates)) for found in _timed(task, candidates[place], topology))
+    own = compilers_own(task, candidates[0].program, lambda program: rehearsed(task, program, topology))
+    made = (found for candidate in first_of(candidates) for found in _timed(task, candidate, topology))
     return sorted([*own, *made], key=lambda found: found[0].seconds)
 
 
-def _chosen(candidates: Sequence[Candidate]) -> Iterator[int]:
-    yield from range(min(CONFIRMED, len(candidates)))
+def first_of(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The cheapest, and the cheapest with and without a transfer behind a matmul."""
     hides = [any(isinstance(step, Fused) for step in candidate.program.steps) for candidate in candidates]
-    yield from (hides.index(wanted) for wanted in (True, False) if wanted in hides)
+    places = [*range(min(CONFIRMED, len(candidates))), *(hides.index(each) for each in (True, False) if each in hides)]
+    return [candidates[place] for place in dict.fromkeys(places)]
 
 
-def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:
+def compilers_own(
+    task: Problem, like: Program, compiled: Callable[[Program], Audit]
+) -> Iterator[tuple[Candidate, Audit]]:  # fmt: skip
     """What the compiler makes of one einsum and the layouts, where one einsum says it all and nothing is unreduced."""
     layouts = [layout for _, layout in like.inputs]
     if (
@@ -72,7 +76,7 @@ def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Can
     names = tuple(name for name, _ in like.inputs)
     program = Program(task.mesh, like.inputs, (Automatic(names, like.output, like.result),), like.output)
     try:
-        audit = rehearsed(task, program, topology)
+        audit = compiled(program)
     except (CompileError, TypeError, ValueError):
         return
     timeline = audit.timeline()
@@ -93,13 +97,17 @@ def _own(task: Problem, like: Program, topology: Topology) -> Iterator[tuple[Can
 def rehearsed(task: Problem, program: Program, topology: Topology) -> Audit:
     """What the target's compiler makes of a program."""
     mesh = target_mesh(topology, task.mesh)
-    args = [
+    return rehearse(planned_function(task, program, mesh), *arguments(task, mesh), on=topology, mesh=mesh)
+
+
+def arguments(task: Problem, mesh: AnyMesh) -> list[jax.ShapeDtypeStruct]:
+    """What a program of a problem takes, on a mesh."""
+    return [
         jax.ShapeDtypeStruct(
             tuple(task.sizes[dim] for dim in operand.dims), task.dtype, sharding=NamedSharding(mesh, operand.layout.spec)
         )
         for operand in task.equation.operands
     ]
-    return rehearse(planned_function(task, program, mesh), *args, on=topology, mesh=mesh)
 
 
 def _timed(task: Problem, candidate: Candidate, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:

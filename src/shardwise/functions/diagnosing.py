@@ -14,7 +14,7 @@ import jax
 from jax.sharding import AxisType
 
 from shardwise.chips import Hardware
-from shardwise.chips.topology import Topology
+from shardwise.chips.topology import HERE, Topology
 from shardwise.compiled.compiling import name_of, traced_here
 from shardwise.compiled.findings import layouts_not_had
 from shardwise.compiled.needed import inner_jaxprs
@@ -33,7 +33,7 @@ from shardwise.functions.pasting import text_of
 from shardwise.functions.pricing import Price, Where, hardware_for, price, totals
 from shardwise.functions.remedies import remedied
 from shardwise.functions.repeating import repeated
-from shardwise.functions.truth import HERE, beside, confirmed
+from shardwise.functions.truth import beside, confirmed
 from shardwise.intent.flowgraph import Graph
 from shardwise.intent.movements import Movement, movements
 from shardwise.intent.propagation import Intended, intended

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shardwise import views
+from shardwise.chips.topology import HERE
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import audit, rehearse, wire_bytes_on
 from shardwise.compiled.facts import MADE_BY_A_PLAN, Collective, Line
@@ -20,7 +21,6 @@ from shardwise.units import bytes_text
 
 How = Literal["name", "line", "array", "plan", "own"]
 MOST_CONFIRMED = 4  # ways out that are compiled
-HERE = "here"  # as `on`: the devices of this machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from shardwise.measure.rates import errors_of, rates, rows_of
 from shardwise.measure.rounds import Rounds, agreement, timed
 from shardwise.measure.timing import done
 from shardwise.mesh import Mesh
-from shardwise.runtime.devices import find_mesh, make_mesh
+from shardwise.runtime.devices import attached_mesh, make_mesh
 
 SECONDS = 25.0
 ENOUGH = 15  # runs of a program that count
@@ -105,10 +105,7 @@ def _from_logs(
 def _meant(mesh: Any) -> jax.sharding.Mesh:
     if mesh is None and jax.sharding.get_abstract_mesh().empty:
         return make_mesh({"x": len(jax.devices())})
-    found = find_mesh(mesh)
-    if not isinstance(found, jax.sharding.Mesh):
-        raise MeasureError("the mesh has no devices to measure: give one that has, as sw.make_mesh('x=4')")
-    return found
+    return attached_mesh(mesh)
 
 
 def _base(mesh: jax.sharding.Mesh, named: str | Hardware | None) -> Hardware:

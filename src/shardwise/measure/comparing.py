@@ -11,7 +11,7 @@ import jax
 from shardwise.chips import Hardware
 from shardwise.compiled.compiling import audit, name_of
 from shardwise.compiled.needed import needed_flops
-from shardwise.errors import DeviceError, MeasureError, ShardwiseError, quoted
+from shardwise.errors import MeasureError, ShardwiseError, quoted
 from shardwise.measure.comparison import Comparison, Measured, unread
 from shardwise.measure.timing import done, unsharded, until_narrow
 from shardwise.measure.ways import DEFAULT, Way, asked_of_compilers, settled, ways_of
@@ -20,7 +20,7 @@ from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import ranked
 from shardwise.runtime.arrays import as_array, fetch, place
 from shardwise.runtime.checking import check
-from shardwise.runtime.devices import find_mesh
+from shardwise.runtime.devices import attached_mesh
 from shardwise.runtime.execute import Options, bind, signature
 
 SECONDS = 20.0
@@ -70,10 +70,10 @@ def compare(
     _check_seconds(seconds)
     if not isinstance(what, str):
         functions = _functions(what, arrays)
-        with jax.set_mesh(_attached(mesh)) if mesh is not None else contextlib.nullcontext():
+        with jax.set_mesh(attached_mesh(mesh)) if mesh is not None else contextlib.nullcontext():
             return compared(functions, ", ".join(way.name for way in functions), seconds)
     equation = parse(what)
-    grid = _attached(mesh, arrays)
+    grid = attached_mesh(mesh, arrays)
     options = Options(hardware, None, memory_limit, pad, overlap=overlap, exact=exact)
     given = tuple(map(as_array, arrays))
     bound = bind(equation, grid, options, tuple(map(signature, given)))
@@ -92,14 +92,6 @@ def compare(
 def _check_seconds(seconds: Any) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise MeasureError(f"seconds={quoted(seconds)}: give the seconds that runs may take, as 20")
-
-
-def _attached(mesh: Any, arrays: Sequence[Any] = ()) -> jax.sharding.Mesh:
-    """The mesh that is meant, with its devices."""
-    found = find_mesh(mesh, arrays)
-    if not isinstance(found, jax.sharding.Mesh):
-        raise DeviceError("the mesh has no devices to run on: give one that has, as sw.make_mesh('x=4')")
-    return found
 
 
 def _needed(task: Problem) -> float | None:

@@ -179,9 +179,14 @@ def sum_trial(mesh: Mesh, axes: Axes, size: int) -> Trial:
 
 def ready(trial: Trial, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
     """The program of a trial with its arrays, ready to run."""
-    arrays = [_array(layout, trial, mesh) for _, layout in trial.program.inputs]
+    arrays = arrays_of(trial, mesh)
     function = jax.jit(lower(trial.program, mesh))
     return lambda: function(*arrays)
+
+
+def arrays_of(trial: Trial, mesh: jax.sharding.Mesh) -> list[Any]:
+    """What the program of a trial takes."""
+    return [_array(layout, trial, mesh) for _, layout in trial.program.inputs]
 
 
 def _array(layout: Layout, trial: Trial, mesh: jax.sharding.Mesh) -> Any:

@@ -114,7 +114,6 @@ def sheet(ranked: Ranking, code: str, audit: Audit | None = None, measured: Time
         ("mesh", f"{task.mesh} ({counted(task.mesh.size, 'device')})"),
         ("hardware", task.hardware.title),
     )
-    confirmed = ("times are modelled from the schedules that the compiler made",) if best.confirmed is not None else ()
     return Sheet(
         title=str(task.equation),
         facts=facts,
@@ -130,7 +129,7 @@ def sheet(ranked: Ranking, code: str, audit: Audit | None = None, measured: Time
         wire=wire_table(best),
         compiled=None if audit is None else _compiled(audit, ranked),
         code=code,
-        assumed=(assumptions(task.hardware, task.mesh, routes_of(task)), *confirmed, *notes(ranked)),
+        assumed=(assumptions(task.hardware, task.mesh, routes_of(task)), *notes(ranked)),
     )
 
 
@@ -149,8 +148,8 @@ def _figures(ranked: Ranking, room: float | None) -> Iterator[Figure]:
     best = ranked.best
     cost, whole = best.estimate, best.seconds
     known = best.confirmed
-    estimated = f"estimated{long(ranked.task, best)}"
-    yield Figure("time", seconds_text(whole), estimated if known is None else "modelled from what was compiled")
+    how = f"estimated{long(ranked.task, best)}" if known is None else "modelled from what was compiled"
+    yield Figure("time", seconds_text(whole), how if best.measured_seconds is None else "measured, a median of runs")
     exposed = cost.exposed_seconds if known is None else known.exposed_seconds
     yield Figure("waiting for transfers", seconds_text(exposed), "that nothing hides", exposed / whole if whole else None)
     yield Figure("each device sends", bytes_text(cost.total_wire_bytes), "nothing moves" if not cost.total_wire_bytes else "")

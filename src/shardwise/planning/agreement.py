@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.chips import Calibration, Memory, Switch
+from shardwise.errors import counted
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.steps import Fused
@@ -47,9 +48,9 @@ def chips_of(task: Problem) -> int:
 def held_out(task: Problem, candidate: Candidate) -> tuple[int, int] | None:
     """Of the held-out cases of a candidate's kind, how many estimates were near, and how many there are; None: none are.
 
-    Where its chip has but a few, they are those of all TPUs. A plan that a compiler has confirmed is no estimate any more.
+    Where its chip has but a few, they are those of all TPUs. A plan that is confirmed is no estimate any more.
     """
-    if candidate.confirmed is not None or not candidate.program.steps:
+    if not candidate.is_estimated or not candidate.program.steps:
         return None
     fused = any(isinstance(step, Fused) for step in candidate.program.steps)
     if task.hardware.compiler is None or (task.topology is not None and task.topology.slices > 1):
@@ -74,6 +75,12 @@ def long(task: Problem, candidate: Candidate) -> str:
 def notes(ranked: Ranking) -> Iterator[str]:
     """What is to be said of a plan's seconds, each once, below its table."""
     task, links = ranked.task, ranked.task.hardware.links
+    if ranked.best.measured_seconds is not None:
+        count = sum(candidate.measured_seconds is not None for candidate in ranked)
+        yield f"times are measured, medians of runs in turn on the mesh's own devices: {counted(count, 'program')}"
+        return
+    if ranked.best.confirmed is not None:
+        yield "times are modelled from the schedules that the compiler made"
     if any(held_out(task, candidate) for candidate in ranked):
         yield (
             f"(a/b): of b held-out cases of the kind (chip, or all TPUs where it has few; ring or none; up to {SMALL} chips or "
@@ -86,11 +93,11 @@ def notes(ranked: Ranking) -> Iterator[str]:
             "seconds are those of the one host that the catalogue's figures were measured on: 2 cores with AVX-512; "
             "shardwise calibrate measures yours"
         )
-    elif isinstance(links, Switch) and ranked.best.confirmed is None:
+    elif isinstance(links, Switch) and ranked.best.is_estimated:
         shares = " and ".join(f"{figure.value:.0%} of its {what}" for what, figure in task.hardware.shares_reached())
         known = f"; published measurements reach {shares}" if shares else ""
         yield f"times are those of an upper bound of speed, no prediction, until calibrated{known}"
-    if task.hardware.compiler is not None and ranked.best.confirmed is None and chips_of(task) > SMALL:
+    if task.hardware.compiler is not None and ranked.best.is_estimated and chips_of(task) > SMALL:
         yield f"not confirmed: above {SMALL} chips the best may be another; {_way(task)}"
 
 

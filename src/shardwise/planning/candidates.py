@@ -23,12 +23,20 @@ class Candidate:
     program: Program
     estimate: Estimate
     confirmed: Timeline | None = None  # of what a compiler made of it (`sw.plan(..., confirm=...)`)
+    measured_seconds: float | None = None  # the median of its runs (`sw.plan(..., confirm="here")`)
     task: Problem | None = field(default=None, compare=False, repr=False)  # that it was priced for
 
     @property
     def seconds(self) -> float:
-        """The modelled time of the compiled program where it is known, else that of the estimate."""
+        """The time of its runs where it is known, or the modelled one of the compiled program, else that of the estimate."""
+        if self.measured_seconds is not None:
+            return self.measured_seconds
         return self.estimate.seconds if self.confirmed is None else self.confirmed.step_seconds
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether its time is no more than an estimate."""
+        return self.confirmed is None and self.measured_seconds is None
 
     @property
     def is_compilers_own(self) -> bool:

@@ -82,6 +82,7 @@ def explain(ranked: Ranking) -> str:
     task, candidates = ranked.task, ranked.candidates
     sizes = ", ".join(f"{dim}={size}" for dim, size in task.sizes.items())
     best = candidates[0]
+    estimated = "" if best.measured_seconds is None else " estimated"
     lines = [
         f"{task.equation}",
         f"  {sizes}; {task.dtype}; {task.mesh.told}; {task.hardware.title}{'; exact' if task.exact else ''}",
@@ -89,10 +90,9 @@ def explain(ranked: Ranking) -> str:
         "",
         *_ranking(ranked),
         *(f"  {line}" for line in left_out(ranked)),
-        *(["  modelled from the schedules that the compiler made"] if best.confirmed is not None else []),
         *(f"  {line}" for line in notes(ranked)),
         "",
-        f"The best, step by step ({seconds_text(best.estimate.seconds)}{long(task, best)}; of it "
+        f"The best, step by step ({seconds_text(best.estimate.seconds)}{estimated}{long(task, best)}; of it "
         f"{seconds_text(best.estimate.exposed_seconds)} moving data that no compute hides; "
         f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
         *steps_text(best),
@@ -122,7 +122,8 @@ def ranking_rows(ranked: Ranking) -> list[tuple[str, ...]]:
     Behind an estimate stands how near those of its kind came (`shardwise.planning.agreement`).
     """
     candidates = ranked.candidates
-    rows: list[tuple[str, ...]] = [("", "modelled", "exposed", "FLOPs/device", "wire/device", "memory", "program", "")]
+    time = "modelled" if ranked.best.measured_seconds is None else "measured"
+    rows: list[tuple[str, ...]] = [("", time, "exposed", "FLOPs/device", "wire/device", "memory", "program", "")]
     for number, candidate in enumerate(candidates, 1):
         cost = candidate.estimate
         rows.append(
@@ -153,12 +154,13 @@ def _ranking(ranked: Ranking) -> list[str]:
 
 
 def _said(best: Candidate, other: Candidate) -> str:
-    """What a candidate loses: by the compiled schedules where both are known, else by the estimates."""
-    if best.confirmed is None:
+    """What a candidate loses: by runs or compiled schedules where both are known, else by the estimates."""
+    if best.is_estimated:
         return loses(best.estimate, other.estimate)
-    if other.confirmed is None:
-        return "not compiled"
-    return f"{other.seconds / best.seconds:.3g}x the time of the best, as compiled"
+    measured = best.measured_seconds is not None
+    if other.is_estimated:
+        return f"not {'measured' if measured else 'compiled'}: an estimate"
+    return f"{other.seconds / best.seconds:.3g}x the time of the best, as {'measured' if measured else 'compiled'}"
 
 
 def steps(candidate: Candidate) -> str:
@@ -224,6 +226,7 @@ def facts(ranked: Ranking) -> dict[str, Any]:
                 "steps": [describe(step) for step in candidate.program.steps],
                 "result": str(candidate.program.result),
                 "seconds": candidate.estimate.seconds,
+                "confirmed_seconds": None if candidate.is_estimated else candidate.seconds,
                 "held_out_cases": _held_out(task, candidate),
                 "communication_seconds": candidate.estimate.communication_seconds,
                 "flops": candidate.estimate.flops,

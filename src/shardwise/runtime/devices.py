@@ -164,6 +164,18 @@ def find_mesh(mesh: Any, arrays: Iterable[Any] = ()) -> AnyMesh:
     )
 
 
+def attached_mesh(mesh: Any, arrays: Iterable[Any] = ()) -> jax.sharding.Mesh:
+    """The mesh that is meant, with devices that programs can run on.
+
+    Raises:
+        MeshError: as `find_mesh`; DeviceError: its devices are not attached, or it has none.
+    """
+    found = find_mesh(mesh, arrays)
+    if not isinstance(found, jax.sharding.Mesh) or found.devices.flat[0].client.runtime_type == "compile_only_runtime":
+        raise DeviceError("the mesh has no devices to run on: give one of attached devices, as sw.make_mesh('x=4')")
+    return found
+
+
 def check_mesh(mesh: AnyMesh) -> None:
     """Refuse a mesh with Manual axes: only `jax.shard_map` makes axes so, inside, and no array can be laid out over them.
 
