@@ -16,8 +16,10 @@ from test_rewriting import places
 import shardwise as sw
 from shardwise.cli import main
 from shardwise.errors import CompileError, MeshError
-from shardwise.functions.matmul_places import replacing
+from shardwise.functions import overlapping
+from shardwise.functions.matmul_places import MatmulPlace, replacing
 from shardwise.functions.rewriting import rewritten
+from shardwise.steps import Einsum, EinsumScatter
 
 pytestmark = pytest.mark.needs("tpu")
 ON = "v5e:2x4"
@@ -67,6 +69,29 @@ def test_a_feed_forward_step_is_faster_and_says_where(found: sw.Overlapped):
     assert "test_overlap.py" in text
     assert found.code().count("sw.einsum(") == len(found.changes)
     assert [place for place in found.changes if place.times != 1] == []
+
+
+def test_a_gradient_may_have_its_sum_alone_changed_where_that_compiles_to_be_faster(monkeypatch):
+    """By a clock of the test: the best is one gradient behind its own matmul, and the other's sum behind what comes next."""
+    seen: list[tuple[MatmulPlace, ...]] = []
+
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...]) -> float:
+        search.compiled[kept] = None
+        seen.append(kept)
+        gradients = [place for place in kept if place.summing or place.sums_only]
+        alone = [len(place.program.steps) for place in gradients if place.sums_only]
+        return 10.0 - len(kept) - len(alone) - 5 * (sorted(alone) == [1, 2])
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    found = sw.overlap(step, *arguments(), on=ON, seconds=60)
+    alone = [place for place in found.changes if place.sums_only]
+    assert sorted(len(place.program.steps) for place in alone) == [1, 2]
+    assert {str(place.task.equation) for place in alone} != {str(each.task.equation) for each in seen[1]}
+    assert "with operands as the function brings them: multiply" in str(found)
+    assert "# a and b as they lie before the matmul" in found.code()
+    for place in alone:
+        first = place.program.steps[0]
+        assert isinstance(first, Einsum | EinsumScatter), "an operand is moved that the function has moved already"
 
 
 def test_what_is_returned_compiles_to_what_was_told(found: sw.Overlapped):

@@ -19,7 +19,7 @@ from shardwise.errors import ShardwiseError, one_line
 from shardwise.functions.background import in_background
 from shardwise.functions.joining import Group, Joint, Member, groups, joint_of
 from shardwise.functions.rewriting import Path, Replace, Replacement, Together, rewritten
-from shardwise.intent.flowgraph import Graph, Operation, Value
+from shardwise.intent.flowgraph import Graph, Operation, Value, root_of
 from shardwise.intent.propagation import intended
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
@@ -28,7 +28,7 @@ from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranking
 from shardwise.program import Program
 from shardwise.runtime.devices import AnyMesh
-from shardwise.steps import Fused
+from shardwise.steps import Einsum, EinsumScatter, Fused
 
 _MARK = "shardwise_matmul_"
 _MARKED = re.compile(_MARK + r"(\d+)")
@@ -74,6 +74,8 @@ class MatmulPlace:
         program: what takes their place: that program, or the same with its sums by permutes, or its gathers too.
         programs: those of the three that have a transfer behind a matmul, the likeliest first; `gathering` is the last of them
             on chips whose compiler runs an all-gather by itself.
+        summing: the same place where only its sum is changed (it `sums_only`): its operands come as the function brings them,
+            which others may need there too.
         seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
@@ -90,6 +92,8 @@ class MatmulPlace:
     plain_seconds: float
     times: int
     joint: Joint | None = None
+    summing: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
+    sums_only: bool = False
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -103,7 +107,8 @@ class MatmulPlace:
     @property
     def ways(self) -> tuple[MatmulPlace, ...]:
         """Each of the programs in their place."""
-        return tuple(replace(self, program=program) for program in self.programs)
+        found = tuple(replace(self, program=program) for program in self.programs)
+        return (*found, *self.summing)
 
     @property
     def first(self) -> MatmulPlace | None:
@@ -113,7 +118,7 @@ class MatmulPlace:
     @property
     def furthest(self) -> MatmulPlace | None:
         """With gathers by permutes, where there are any."""
-        return self.first if self.gathering is None else self.ways[-1]
+        return self.first if self.gathering is None else replace(self, program=self.gathering)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +133,17 @@ class _Posed:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A matmul at which something moves: where it stands, what it poses, and of which arrays."""
+    """A matmul at which something moves: where it stands, what it poses, and of which arrays.
+
+    `summed` is what it poses with operands as the function brings them, where it is that of a gradient, operands are moved and
+    the result is summed: it takes what the forward pass has moved already.
+    """
 
     path: Path
     line: Line | None
     equation: JaxprEqn
     posed: _Posed
+    summed: _Posed | None
     times: int
     member: Member
 
@@ -221,16 +231,38 @@ class _Planning:
 
     def _place(self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None) -> None:
         looks, paths = tuple(looks_of(each.equation) for each in seen), tuple(each.path for each in seen)
+        summed = seen[0].summed if joint is None else None
         key, times = (seen[0].line, looks, posed, joint), seen[0].times
         known = self.places.get(key)
         if known is not None:
             stand = known.groups if paths in known.groups else (*known.groups, paths)
             self.places[key] = replace(known, groups=stand, times=known.times + times)
             return
-        self.places[key] = MatmulPlace(
+        place = MatmulPlace(
             seen[0].line, (paths,), looks, planned.task, planned.best, planned.programs[0], planned.programs,
             planned.gathering, planned.best.seconds, planned.plain.seconds, times, joint,
         )  # fmt: skip
+        summing = () if summed is None else tuple(self._summing(summed, place))
+        self.places[key] = replace(place, summing=summing)
+
+    def _summing(self, posed: _Posed, place: MatmulPlace) -> Iterator[MatmulPlace]:
+        """A place with no more changed than its sum: behind its own matmul, and behind what comes after it."""
+        given = (posed.equation, posed.sizes, self.mesh, self.where, posed.dtype, posed.accumulated)
+        try:
+            tasks = [problem(*given, overlap=overlap) for overlap in (True, False)]
+            found = [next(filter(_multiplies_first, ranking(task)), None) for task in tasks]
+        except ShardwiseError:
+            return
+        plain = found[1]
+        for task, each in zip(tasks, found, strict=True):
+            if each is None or plain is None:
+                continue
+            program = in_background(each.program, posed.sizes, posed.accumulated or posed.dtype)
+            if _overlaps(program):
+                yield replace(
+                    place, task=task, candidate=each, program=program, seconds=each.seconds, plain_seconds=plain.seconds,
+                    sums_only=True,
+                )  # fmt: skip
 
 
 def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn], explicit: bool) -> Iterator[_Seen]:
@@ -250,7 +282,8 @@ def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn
         operands = [_before(graph, graph.values[number]) for number in operation.operands]
         made = graph.values[operation.results[0]]
         result = made if explicit else _after(graph, made, users)
-        moved = any(value.number != number for value, number in zip(operands, operation.operands, strict=True))
+        before_moving = [value for value, number in zip(operands, operation.operands, strict=True) if value.number != number]
+        moved = bool(before_moving)
         summed = any(user.name == "sum" for user, _ in users.get(made.number, [])) or result.layout != made.layout
         if not (moved or summed):
             continue
@@ -263,8 +296,12 @@ def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn
         dtype = operands[0].dtype if operands[0].dtype == operands[1].dtype else ""
         accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
         posed = _Posed(Equation((Operand("A", first), Operand("B", second)), Operand("C", laid)), sizes, dtype, accumulated)
+        there = tuple(_laid(dims, graph.values[each]) for dims, each in zip(names, operation.operands, strict=True))
+        given = Equation((Operand("A", there[0]), Operand("B", there[1])), posed.equation.result)
+        gradient = "transpose(" in operation.scope or all(root_of(graph, each).argument is None for each in before_moving)
+        both = replace(posed, equation=given) if moved and summed and gradient else None
         member = Member((tuple(names[0]), tuple(names[1])), tuple(order), shapes, (first, second), laid)
-        yield _Seen(path, operation.line, equation, posed, operation.trips or 1, member)
+        yield _Seen(path, operation.line, equation, posed, both, operation.trips or 1, member)
 
 
 def _named(dimensions: Any, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -346,6 +383,10 @@ def _fastest(found: Ranking) -> Candidate:
     """The fastest program, or one nearly as fast in which a transfer runs behind a matmul: a whole step waits less for that."""
     near = (each for each in found if each.seconds <= NEARLY * found.best.seconds)
     return next((each for each in near if _overlaps(each.program)), found.best)
+
+
+def _multiplies_first(candidate: Candidate) -> bool:
+    return isinstance(candidate.program.steps[0], Einsum | EinsumScatter)
 
 
 def _overlaps(program: Program) -> bool:

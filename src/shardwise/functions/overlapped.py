@@ -81,6 +81,8 @@ class Overlapped:
                 lines.append(
                     f"# {len(place.looks)} matmuls as one, each device's parts of their arrays side by side along {JOINED}"
                 )
+            if place.sums_only:
+                lines.append("# a and b as they lie before the matmul, where the function or its compiler has moved them")
             lines += [f"# {describe(step)}" for step in place.program.steps if _is_background(step)]
             how = f'"{way_of(place)}"' if way_of(place) != "none" else "False"
             exact = f", preferred_element_type={place.task.accumulated!r}" if place.task.accumulated else ""

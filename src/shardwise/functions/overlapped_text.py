@@ -20,7 +20,7 @@ def text(found: Overlapped) -> str:
         together = f", {len(place.looks)} matmuls as one" if place.joint is not None else ""
         lines.append(f"{number}. {where}{together}{times}: {place.task.equation}")
         steps = ", then ".join(describe(step).split(" to [")[0] for step in place.program.steps)
-        lines.append(f"   {steps}")
+        lines.append(f"   {'with operands as the function brings them: ' if place.sums_only else ''}{steps}")
         plain, planned = seconds_text(place.plain_seconds), seconds_text(place.seconds)
         lines.append(f"   {planned} each time, and {plain} without overlap (modelled)")
     if found.left:
@@ -53,7 +53,8 @@ def facts(found: Overlapped) -> dict[str, Any]:
 
     Keys: `name`, `target`, `before_seconds`, `after_seconds`, `before_exposed_seconds`, `after_exposed_seconds` (None where
     nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `matmuls`,
-    that are one, `steps`, `overlap`, `seconds` and `plain_seconds` each time, left ones with `reason`), and `notes`.
+    that are one, `steps`, `overlap`, `sums_only`, and `seconds` and `plain_seconds` each time, left ones with `reason`), and
+    `notes`.
     """
     return {
         "name": found.name,
@@ -71,6 +72,7 @@ def facts(found: Overlapped) -> dict[str, Any]:
                 "matmuls": len(place.looks),
                 "steps": [describe(step) for step in place.program.steps],
                 "overlap": way_of(place),
+                "sums_only": place.sums_only,
                 "seconds": place.seconds,
                 "plain_seconds": place.plain_seconds,
             }

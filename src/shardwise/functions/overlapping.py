@@ -181,11 +181,16 @@ class _Search:
         if not places:
             return ()
         kept: list[MatmulPlace | None] = [None] * len(places)
-        for tried in ([place.first for place in places], [place.furthest for place in places]):
+        gradients = ([_summing(place, way) for place in places] for way in (0, -1) if any(place.summing for place in places))
+        for tried in ([place.first for place in places], *gradients, [place.furthest for place in places]):
             if not self.late and self.seconds(_chosen(tried)) < self.seconds(_chosen(kept)):
                 kept = tried
-        for number in sorted(range(len(places)), key=lambda number: places[number].gain, reverse=not any(kept)):
-            for other in (None, *places[number].ways):
+        sign = 1 if any(kept) else -1
+        for number in sorted(range(len(places)), key=lambda number: (not places[number].summing, sign * places[number].gain)):
+            ways = places[number].ways
+            now = kept[number]
+            near = ways[::-1] if now is not None and now.sums_only else ways  # those like what is kept are tried first
+            for other in (*near, None):
                 if other == kept[number]:
                     continue
                 if self.late:
@@ -195,6 +200,11 @@ class _Search:
                 if self.seconds(_chosen(tried)) < self.seconds(_chosen(kept)):
                     kept = tried
         return _chosen(kept)
+
+
+def _summing(place: MatmulPlace, way: int) -> MatmulPlace | None:
+    """A gradient with no more changed than its sum, in one way; any other place in its likeliest."""
+    return place.summing[way] if place.summing else place.first
 
 
 def _chosen(places: Sequence[MatmulPlace | None]) -> tuple[MatmulPlace, ...]:
