@@ -3,8 +3,9 @@
     python -m benchmarks.estimates
 
 Written to docs/benchmarks/estimates.md and estimates.json, after every problem, and what plans print of it to
-src/shardwise/planning/agreement.json. Problems that the JSON holds are not compiled again, unless with --fresh: after a
-change to prices the planner may choose otherwise. First every choice is compiled, then what `confirm` compiles beside it.
+src/shardwise/planning/agreement.json. Problems that the JSON holds are left as they are: after a change to prices, --again
+plans them again, and compiles what is chosen otherwise; --fresh compiles all again. First every choice is compiled, then what
+`confirm` compiles beside it.
 
 A third of the problems, picked by a hash of each, is held out: nothing is tuned on them. `--fitted` lists the others,
 worst first.
@@ -13,6 +14,7 @@ worst first.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -25,8 +27,9 @@ from benchmarks.drawn import Problem, problems
 from shardwise import api, writing
 from shardwise.chips.topology import Topology
 from shardwise.commands.making import start, versions
+from shardwise.compiled.confirming import compilers_own, first_of, rehearsed
 from shardwise.compiled.lockfile import Made
-from shardwise.errors import ShardwiseError
+from shardwise.errors import CompileError, ShardwiseError
 from shardwise.planning.agreement import ALL, CLOSE, FILE, SMALL, kind_of
 from shardwise.planning.explain import summary
 from shardwise.planning.ranking import Candidate
@@ -83,6 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=COUNT, help=f"problems (default: {COUNT})")
     parser.add_argument("--fresh", action="store_true", help="compile again what the JSON holds")
+    parser.add_argument("--again", action="store_true", help="plan all again, and compile what the JSON does not hold")
     parser.add_argument("--page", action="store_true", help="compile nothing: write the page from the JSON")
     parser.add_argument("--fitted", action="store_true", help="compile nothing: list the fitted problems, worst first")
     given = parser.parse_args()
@@ -96,7 +100,7 @@ def main() -> None:
         start([Made("benchmarks.estimates", on=ONE_OF_EACH)])
         for stage in (chosen, compared):
             for problem in problems(given.count, SEED):
-                row = stage(problem, rows.get(str(problem)))
+                row = stage(problem, rows.get(str(problem)), given.again)
                 if row is not None:
                     rows[str(problem)] = row
                     print(f"{row.target}  {said(row)}", flush=True)
@@ -104,30 +108,53 @@ def main() -> None:
     keep(path, given.count, list(rows.values()), found.get("versions") or versions(ONE_OF_EACH))
 
 
-def chosen(problem: Problem, known: Row | None) -> Row | None:
-    """The planner's choice as compiled; nothing where that is known."""
-    if known is not None:
+def chosen(problem: Problem, known: Row | None, again: bool) -> Row | None:
+    """The planner's choice as compiled; nothing where that is known. Planned `again`, only another program is compiled."""
+    if known is not None and not again:
         return None
-    from shardwise.compiled.confirming import rehearsed
-
     plan = planned(problem)
+    if known is not None and known.choice is not None and known.choice.program == summary(plan.best.program):
+        choice = estimated(known.choice, plan.best)
+        return None if choice == known.choice else dataclasses.replace(known, choice=choice)
     try:
-        audit = rehearsed(plan.task, plan.best.program, Topology.parse(problem.target))
+        choice = tried_of(plan.best, rehearsed(plan.task, plan.best.program, Topology.parse(problem.target)))
     except ShardwiseError as error:
         return Row(str(problem), problem.held_out, problem.target, None, fault=str(error).splitlines()[0])
-    return Row(str(problem), problem.held_out, problem.target, tried_of(plan.best, audit))
+    return Row(str(problem), problem.held_out, problem.target, choice, left_from(known))
 
 
-def compared(problem: Problem, known: Row | None) -> Row | None:
-    """A row with what `confirm` compiles beside the choice; nothing where that is known."""
-    if known is None or known.choice is None or known.others is not None:
+def left_from(known: Row | None) -> tuple[Tried, ...] | None:
+    """What was compiled for a problem whose choice is another now."""
+    if known is None or known.others is None:
         return None
-    from shardwise.compiled.confirming import tried
+    return (*known.others, *([known.choice] if known.choice is not None else []))
 
-    plan = planned(problem)
-    found = tried(plan.task, plan.candidates, problem.target)
-    others = tuple(tried_of(each, audit) for each, audit in found if each.program != plan.best.program)
-    return dataclasses.replace(known, others=others)
+
+def compared(problem: Problem, known: Row | None, again: bool) -> Row | None:
+    """A row with what `confirm` compiles beside the choice; nothing where that is known. What was compiled stays so."""
+    if known is None or known.choice is None or (known.others is not None and not again):
+        return None
+    plan, target = planned(problem), Topology.parse(problem.target)
+    before = {each.program: each for each in known.others or ()}
+    others = []
+    for candidate in first_of(plan.candidates):
+        name = summary(candidate.program)
+        if name in before:
+            others.append(estimated(before[name], candidate))
+        elif name != known.choice.program:
+            with contextlib.suppress(CompileError):
+                others.append(tried_of(candidate, rehearsed(plan.task, candidate.program, target)))
+    own = [each for each in before.values() if each.estimate is None]
+    if known.others is None:
+        made = compilers_own(plan.task, plan.best.program, lambda program: rehearsed(plan.task, program, target))
+        own = [tried_of(candidate, audit) for candidate, audit in made]
+    row = dataclasses.replace(known, others=(*own, *others))
+    return None if row == known else row
+
+
+def estimated(tried: Tried, candidate: Candidate) -> Tried:
+    """A program that is compiled, with the estimate that it has now."""
+    return dataclasses.replace(tried, estimate=round(1e6 * candidate.estimate.seconds, 2))
 
 
 def planned(problem: Problem) -> api.Plan:
