@@ -9,9 +9,11 @@ COMPILERS ?= tpu,gpu
 JAX_CONSTRAINT ?=
 # More arguments for pytest: make test ARGS="tests/test_house.py -x"
 ARGS ?=
-# How many processes run the tests: one for each core, and one where ARGS names tests. Each begins with a part of its own, so
-# that a file's tests mostly share what is compiled and made for them; one that is done takes over from the others.
-WORKERS ?= $(if $(findstring tests/,$(ARGS)),0,auto --maxprocesses=8)
+# How many processes run the tests: one more than there are cores, since some tests wait for processes of their own, and one
+# where ARGS names tests. Each begins with a part of its own, so that a file's tests mostly share what is compiled and made for
+# them; one that is done takes over from the others.
+CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)' 2>/dev/null || echo 2)
+WORKERS ?= $(if $(findstring tests/,$(ARGS)),0,$(shell expr $(CORES) + 1) --maxprocesses=8)
 PARALLEL := --dist worksteal
 
 BIN := $(VENV)/bin
