@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.measure import autotuning
 
 PROCESSES = 2
 A = np.arange(128, dtype=np.float32).reshape(8, 16)
@@ -163,6 +164,20 @@ def every_process_plans_the_same(folder: Path) -> None:
     mesh = sw.make_mesh("x=2, y=2")
     plan = sw.plan("A[I_x, J_y] · B[J_x, K_y] -> C[I_?, K_?]", sizes={"I": 64, "J": 64, "K": 64}, mesh=mesh)
     (folder / f"plan-{jax.process_index()}").write_text(plan.explain())
+
+
+@section
+def every_process_confirms_the_same(folder: Path) -> None:
+    """By the clock, which runs otherwise in each process: all agree on the times."""
+    sizes = {"I": 16, "J": 8, "K": 4}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autotuning, "SECONDS", 0.05)
+        plan = sw.plan(
+            "A[I, J_x] · B[J_x, K] -> C[I, K]", sizes=sizes, mesh=sw.make_mesh("x=4"), dtype="float32", confirm="here"
+        )
+    told = repr([(str(candidate.program), candidate.measured_seconds) for candidate in plan])
+    (folder / f"confirmed-{jax.process_index()}").write_text(told)
+    assert plan.best.measured_seconds is not None
 
 
 @section

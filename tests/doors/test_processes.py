@@ -64,8 +64,9 @@ def verdicts(tmp_path_factory) -> list[dict[str, float]]:
             for process, child in enumerate(children)
         ]
         pytest.fail("\n".join(told), pytrace=False)
-    plans = {(folder / f"plan-{process}").read_text() for process in range(PROCESSES)}
-    assert len(plans) == 1, "the processes planned otherwise:\n" + "\n\n".join(plans)
+    for told in ("plan", "confirmed"):
+        texts = {(folder / f"{told}-{process}").read_text() for process in range(PROCESSES)}
+        assert len(texts) == 1, f"{told}: the processes say otherwise:\n" + "\n\n".join(texts)
     return [json.loads((folder / f"verdict-{process}.json").read_text()) for process in range(PROCESSES)]
 
 
