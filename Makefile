@@ -12,7 +12,7 @@ ARGS ?=
 # How many processes run the tests: one more than there are cores, since some tests wait for processes of their own, and one
 # where ARGS names tests. Each begins with a part of its own, so that a file's tests mostly share what is compiled and made for
 # them; one that is done takes over from the others.
-CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)' 2>/dev/null || echo 2)
+CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)' 2>/dev/null || echo 2)
 WORKERS ?= $(if $(findstring tests/,$(ARGS)),0,$(shell expr $(CORES) + 1) --maxprocesses=8)
 PARALLEL := --dist worksteal
 

@@ -100,25 +100,27 @@ def plan(
     """
     with context(equation=equation, arrays=arrays or None, sizes=sizes, mesh=mesh):
         _check_flags(exact=exact)
-        here = confirm == HERE
-        where: Any = confirm if hardware is None and not here else hardware
+        where: Any = confirm if hardware is None and confirm != HERE else hardware
         name = None if dtype is None else _dtype_name(dtype)
         if arrays:
             task = _problem_of(equation, arrays, sizes, mesh, where, name, memory_limit, overlap, exact)
         else:
             task = _problem_in(equation, sizes, mesh, where, name or DTYPE, memory_limit, overlap, exact)
         found = ranked(task)
-        if here:
-            from shardwise.measure.autotuning import tuned
-            from shardwise.runtime.devices import attached_mesh
+        candidates = found.candidates if confirm is None else _confirmed(found, confirm, mesh, arrays)
+        return Plan(task, candidates, found.searched_all, found.floor_seconds)
 
-            fastest = tuned(task, found.candidates, attached_mesh(mesh, arrays))
-            return Plan(task, fastest, found.searched_all, found.floor_seconds)
-        if confirm is not None:
-            from shardwise.compiled.confirming import confirmed
 
-            return Plan(task, confirmed(task, found.candidates, confirm), found.searched_all, found.floor_seconds)
-        return Plan(task, found.candidates, found.searched_all, found.floor_seconds)
+def _confirmed(found: Ranking, on: str, mesh: Any, arrays: tuple[Any, ...]) -> tuple[Candidate, ...]:
+    """The candidates by what a target's compiler made of the first, or by how long those ran on the mesh's own devices."""
+    if on == HERE:
+        from shardwise.measure.autotuning import tuned
+        from shardwise.runtime.devices import attached_mesh
+
+        return tuned(found.task, found.candidates, attached_mesh(mesh, arrays))
+    from shardwise.compiled.confirming import confirmed
+
+    return confirmed(found.task, found.candidates, on)
 
 
 def _problem_of(

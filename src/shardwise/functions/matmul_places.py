@@ -232,7 +232,7 @@ class _Planning:
     def _place(self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None) -> None:
         looks, paths = tuple(looks_of(each.equation) for each in seen), tuple(each.path for each in seen)
         summed = seen[0].summed if joint is None else None
-        key, times = (seen[0].line, looks, posed, joint), seen[0].times
+        key, times = (seen[0].line, looks, posed, summed, joint), seen[0].times
         known = self.places.get(key)
         if known is not None:
             stand = known.groups if paths in known.groups else (*known.groups, paths)
@@ -247,18 +247,21 @@ class _Planning:
 
     def _summing(self, posed: _Posed, place: MatmulPlace) -> Iterator[MatmulPlace]:
         """A place with no more changed than its sum: behind its own matmul, and behind what comes after it."""
+        if _unplanned(posed) is not None:
+            return
         given = (posed.equation, posed.sizes, self.mesh, self.where, posed.dtype, posed.accumulated)
         try:
             tasks = [problem(*given, overlap=overlap) for overlap in (True, False)]
             found = [next(filter(_multiplies_first, ranking(task)), None) for task in tasks]
         except ShardwiseError:
             return
-        plain = found[1]
+        plain, made = found[1], set[Program]()
         for task, each in zip(tasks, found, strict=True):
             if each is None or plain is None:
                 continue
             program = in_background(each.program, posed.sizes, posed.accumulated or posed.dtype)
-            if _overlaps(program):
+            if _overlaps(program) and program not in made:
+                made.add(program)
                 yield replace(
                     place, task=task, candidate=each, program=program, seconds=each.seconds, plain_seconds=plain.seconds,
                     sums_only=True,
@@ -282,10 +285,9 @@ def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn
         operands = [_before(graph, graph.values[number]) for number in operation.operands]
         made = graph.values[operation.results[0]]
         result = made if explicit else _after(graph, made, users)
-        before_moving = [value for value, number in zip(operands, operation.operands, strict=True) if value.number != number]
-        moved = bool(before_moving)
+        moving = [value for value, number in zip(operands, operation.operands, strict=True) if value.number != number]
         summed = any(user.name == "sum" for user, _ in users.get(made.number, [])) or result.layout != made.layout
-        if not (moved or summed):
+        if not (moving or summed):
             continue
         names, order = _named(equation.params["dimension_numbers"], [len(value.shape) for value in operands])
         shapes = operands[0].shape, operands[1].shape
@@ -298,8 +300,8 @@ def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn
         posed = _Posed(Equation((Operand("A", first), Operand("B", second)), Operand("C", laid)), sizes, dtype, accumulated)
         there = tuple(_laid(dims, graph.values[each]) for dims, each in zip(names, operation.operands, strict=True))
         given = Equation((Operand("A", there[0]), Operand("B", there[1])), posed.equation.result)
-        gradient = "transpose(" in operation.scope or all(root_of(graph, each).argument is None for each in before_moving)
-        both = replace(posed, equation=given) if moved and summed and gradient else None
+        gradient = "transpose(" in operation.scope or all(root_of(graph, each).argument is None for each in moving)
+        both = replace(posed, equation=given) if moving and summed and gradient else None
         member = Member((tuple(names[0]), tuple(names[1])), tuple(order), shapes, (first, second), laid)
         yield _Seen(path, operation.line, equation, posed, both, operation.trips or 1, member)
 
@@ -358,12 +360,8 @@ class _Planned:
 
 def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned | str:
     """What is planned; or why nothing can be."""
-    if not posed.dtype:
-        return "its operands have different dtypes"
-    arrays = (*posed.equation.operands, posed.equation.result)
-    part = next((axis for operand in arrays for axis in operand.layout.axes if ":" in axis), None)
-    if part is not None:
-        return f"it is split over a part of a mesh axis, {part}"
+    if (why := _unplanned(posed)) is not None:
+        return why
     given = (posed.equation, posed.sizes, mesh, where, posed.dtype, posed.accumulated)
     try:
         task = problem(*given, overlap=forced or True)
@@ -377,6 +375,15 @@ def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned |
         gathering = ahead if ahead not in found else None
         found.append(ahead)
     return _Planned(task, best, plain, tuple(filter(_overlaps, dict.fromkeys(found))), gathering)
+
+
+def _unplanned(posed: _Posed) -> str | None:
+    """Why nothing can be planned; None where it can."""
+    if not posed.dtype:
+        return "its operands have different dtypes"
+    arrays = (*posed.equation.operands, posed.equation.result)
+    part = next((axis for operand in arrays for axis in operand.layout.axes if ":" in axis), None)
+    return None if part is None else f"it is split over a part of a mesh axis, {part}"
 
 
 def _fastest(found: Ranking) -> Candidate:
