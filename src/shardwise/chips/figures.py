@@ -68,8 +68,10 @@ class Compiler:
     - Of local products: the share of the peak that large ones reach, how fast results leave, and what the start costs.
     - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product, and the least seconds; how large a
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
-    - Of all-to-alls: bytes a second that are laid out anew before and after, in whole tiles of the memory or not, and how
-      often one is copied that ends a program.
+    - Of arrays that are turned, so that another dimension runs fastest: bytes a second of those of up to so many bytes, and
+      of larger ones.
+    - Of all-to-alls: bytes a second that are laid out anew before and after in whole tiles of the memory, and how often one
+      is copied that ends a program.
     - Of other collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for
       enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
       so many bytes) are compiled as an all-reduce.
@@ -85,7 +87,9 @@ class Compiler:
     cut_bytes_per_s: Figure
     kept_bytes: Figure
     laid_bytes_per_s: Figure
-    ragged_bytes_per_s: Figure
+    turned_bytes_per_s: Figure
+    far_turned_bytes_per_s: Figure
+    turned_kept_bytes: Figure
     turned_copies: Figure
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure

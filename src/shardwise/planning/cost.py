@@ -11,8 +11,9 @@ from typing import assert_never
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
 from shardwise.planning.fused_cost import ring_cost
-from shardwise.planning.neighbours import on_one_clock
-from shardwise.planning.prices import PLAIN, Blocks, Costs, StepCost, blocks_of, einsum_flops
+from shardwise.planning.neighbours import Cut, on_one_clock
+from shardwise.planning.prices import Costs, StepCost, einsum_flops
+from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
@@ -94,14 +95,20 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     priced: list[StepCost] = []
     wire: dict[tuple[str, Axes], float] = {}
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
+    orders = {name: costs.order(shape_of(layout)) for name, layout in states[0].items()}  # in which each array lies in memory
+    cuts: dict[int, Cut] = {}
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         took = sum([held[name] for name in consumed(step)])
         if product_of(step) is not None:
             products.add(touched(step))
+            is_result = touched(step) == program.output
+            orders[touched(step)] = costs.order(shape_of(states[-1][program.output])) if is_result else None
         size = shard_bytes(touched(step), after[touched(step)])
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
-        blocks = step_blocks(step, before, after, shape_of)
+        blocks = step_blocks(step, before, after, shape_of, orders)
+        if isinstance(step, Slice):
+            cuts[len(priced)] = Cut(made, blocks)
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None
         if last and (copied := costs.leaving(kind(step), moved_axes(step), made, blocks)):
@@ -114,7 +121,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             given.pop(name, None)
             held.pop(name, None)
         held[touched(step)] = size
-    priced = on_one_clock(program, states, priced, costs, sizes)
+    priced = on_one_clock(program, states, priced, cuts, costs, sizes)
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
     total = math.fsum(cost.seconds for cost in priced) + (costs.dispatch if priced else 0.0)
@@ -134,8 +141,9 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
 
 
 def step_blocks(
-    step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], shape_of: Callable[[Layout], tuple[int, ...]]
-) -> Blocks:
+    step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], shape_of: Callable[[Layout], tuple[int, ...]],
+    orders: Mapping[str, Order | None],
+) -> Blocks:  # fmt: skip
     """How the blocks lie that a step joins along one dimension, and cuts along another or the same, by its shards' shapes."""
     match step:
         case AllGather(array, dim, _) | ReduceScatter(array, dim, _) | Slice(array, dim, _):
@@ -146,7 +154,7 @@ def step_blocks(
             return PLAIN
     names = before[array].names
     shapes = [shape_of(layouts[array]) for layouts in (before, after)]
-    return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes)
+    return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes, orders[array])
 
 
 def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:
@@ -183,15 +191,18 @@ def _priced(
         case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
             return ring_cost(step, costs, sizes, before, live)
         case Slice():
-            return StepCost(costs.slice(made, blocks.minor), live_bytes=live)
+            return StepCost(costs.slice(made), live_bytes=live)
         case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):
             return StepCost(0.0, live_bytes=live)
         case AllGather() | ReduceScatter() | AllReduce() | AllToAll() | CollectivePermute():
-            name = kind(step)
+            name, saved = kind(step), 0.0
             seconds = costs.collective(name, step.axes, took, made, blocks)
+            if isinstance(step, CollectivePermute):
+                followed = costs.permute(step.axes, step.pairs, took)
+                saved, seconds = float(seconds - followed), followed
             sent = wire_bytes(name, costs.mesh, step.axes, took, made)
             slow = costs.network_bytes(name, step.axes, took, made)
-            return StepCost(seconds, 0.0, sent, live, seconds, seconds, slow)
+            return StepCost(seconds, 0.0, sent, live, seconds, seconds, slow, saved_seconds=saved)
         case Automatic():
             raise AssertionError("the compiler's own has no price before it is compiled")
         case _:

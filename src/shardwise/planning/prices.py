@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
 
 from shardwise.chips import Compiler, Hardware, Memory, Torus
 from shardwise.chips.algorithms import Ground, is_asynchronous, is_foldable, is_summed, used_routes
+from shardwise.chips.crowds import Pairs, crowd_of
 from shardwise.chips.hops import Hop, folded_hop, ring_hop
 from shardwise.chips.links import FLOATS, Arithmetic, Pricer, Routes, memory_seconds, pricer, sharing, torus_routes
 from shardwise.chips.network import network_bytes
+from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+from shardwise.planning.tiles import PLAIN, Blocks, Order, memory_order
 from shardwise.steps import CollectiveKind, Way
 
 ITEM_BYTES = {
@@ -26,14 +28,13 @@ ITEM_BYTES = {
 
 
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
-LANES, SUBLANES = 128, 8  # a TPU's memory holds an array in tiles of so many elements of its last dimension, and rows of them
 AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
 STARTING = 3  # times as long as the rest of a product its start takes at most: 128 x 128 x 128 takes 2.8 us, and 0.6 by this
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
-# Blocks that are no wider, in tiles, and end within one are put together slowly. Wider ones are, too: four of 8192 x 704 are
-# gathered in 591 us, and in 441 by this.
-NARROW = 5
-LOOSE = 1.06  # times its size, from which the rows of an array in whole tiles are laid out anew for some collectives
+# Copies that turn an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
+# dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
+EXCHANGED, TAKEN_APART = 1.8, 3.0
+EASILY = 0.55  # of what a chip keeps: up to this what is gathered along a dimension of its own is turned back at no cost
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
     "reduce-scatter": "this compiler makes it an all-reduce and a slice",
@@ -70,33 +71,13 @@ class StepCost:
     saved_seconds: float = 0.0
 
 
-Tiles = Literal["whole", "one", "loose", "part", "narrow", "odd"]
-
-
-class Blocks(NamedTuple):
-    """How the blocks lie in a shard that a collective joins or cuts.
-
-    `first` and `target_first` say whether it joins or cuts along the first dimension (an all-to-all cuts along its target);
-    `tiles` whether a block is whole tiles of a TPU's memory: one of them alone, rows that end within one, a part of one along
-    the last dimension, or an odd number of rows, which nothing can be done with but lay the array out anew. `minor`: whether
-    a slice or a scatter cuts along the last.
-    """
-
-    first: bool = True
-    target_first: bool = True
-    tiles: Tiles = "whole"
-    minor: bool = False
-
-
-PLAIN = Blocks()
-
-
 @dataclass(frozen=True, slots=True)
 class Costs:
     """The prices of steps for one problem: hardware, mesh and dtype are fixed.
 
     `accumulated` is the dtype of products, where it is another (`preferred_element_type`); `routes` what the mesh's axes
-    have of a torus's links, and `shape` the chips along the sides of the slice, where the topology is known.
+    have of a torus's links, and `shape` the chips along the sides of the slice, where the topology is known; `site` says on
+    which chip of a slice each device sits.
     `arithmetic` is what they are computed with: floats, or quantities that keep their formulas (`shardwise.planning.terms`).
     """
 
@@ -106,6 +87,7 @@ class Costs:
     accumulated: str | None = None
     routes: Routes | None = None
     shape: tuple[int, ...] | None = None
+    site: Site | None = None
     arithmetic: Arithmetic = FLOATS
     _prices: dict[tuple[str, Axes, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
     _hops: dict[tuple[Axes, bool], Hop] = field(default_factory=dict, compare=False, repr=False)
@@ -122,6 +104,10 @@ class Costs:
     def item_bytes(self) -> int:
         return ITEM_BYTES[self.dtype]
 
+    def order(self, shard: Sequence[int]) -> Order | None:
+        """In which order the dimensions of a program's inputs and result lie in memory; None where they are as written."""
+        return None if self.hardware.compiler is None else memory_order(tuple(map(int, shard)))
+
     @property
     def product_bytes(self) -> int:
         return ITEM_BYTES[self.accumulated or self.dtype]
@@ -133,9 +119,19 @@ class Costs:
             whole = max(in_bytes, out_bytes)
             seconds = self.arithmetic.name("", self._price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
         else:
-            seconds = self._price(kind, axes, odd=blocks.tiles == "odd")(in_bytes, out_bytes)
+            seconds = self._price(kind, axes, odd=blocks.is_ragged)(in_bytes, out_bytes)
         laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
+
+    def permute(self, axes: Axes, pairs: Pairs, sent_bytes: float) -> float:
+        """Seconds of a permutation, with the shards followed link by link where it is known which chip each device is on."""
+        if self.site is None or not isinstance(links := self.hardware.links, Torus):
+            return self.collective("collective-permute", axes, sent_bytes, sent_bytes)
+        name = self.arithmetic.name
+        crowd, hops = crowd_of(pairs, axes, self.mesh, self.site)
+        latency = name("L", name("hop", links.hop_seconds.value, "s") * hops, "s")
+        shared = name("c", crowd, "", "shards share a link")
+        return latency + shared * sent_bytes / name("W", links.bytes_per_s.value, "B/s", "a link")
 
     def _price(self, kind: CollectiveKind, axes: Axes, odd: bool = False) -> Pricer:
         price = self._prices.get((kind, axes, odd))
@@ -166,19 +162,13 @@ class Costs:
         if compiler is None or self.ground is None:
             return 0.0
         match kind:
+            case "all-to-all" if blocks.is_ragged or blocks.deep:
+                return self.arithmetic.longest(EXCHANGED * self.turned(in_bytes), 2 * compiler.least_copy_seconds.value)
             case "all-to-all":
-                speed = compiler.ragged_bytes_per_s if is_ragged(blocks) else compiler.laid_bytes_per_s
-                laid = in_bytes * self.hardware.sharers(self.mesh) / speed.value
-                laid = self.arithmetic.longest(laid, 2 * compiler.least_copy_seconds.value) if is_ragged(blocks) else laid
+                laid = in_bytes * self.hardware.sharers(self.mesh) / compiler.laid_bytes_per_s.value
                 return laid if self.holds(in_bytes) or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
             case "all-gather" if summed:
                 return AMONG_ZEROS * self.copy(out_bytes)
-            case "all-gather" if blocks.tiles == "narrow":
-                return self.copy(out_bytes)
-            case "all-gather" if blocks.tiles == "odd":
-                return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
-            case "all-gather" if blocks.tiles == "loose":
-                return self.copy(out_bytes)
             case "all-reduce" if self.hardware.devices_per_chip > 1 and self.shape is not None:
                 return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
@@ -196,21 +186,42 @@ class Costs:
             return self._memory(array_bytes, array_bytes)
         return array_bytes * self.hardware.sharers(self.mesh) / compiler.copied_bytes_per_s.value
 
-    def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN) -> float:
-        """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
-
-        What the chip holds leaves it as fast as its memory takes it; blocks that a copy has laid out already stand there.
-        """
+    def turned(self, array_bytes: float) -> float:
+        """Seconds to copy an array so that another dimension runs fastest."""
         compiler = self.hardware.compiler
         if compiler is None:
             return 0.0
-        if kind == "all-to-all":
-            return 0.0 if is_ragged(blocks) else compiler.turned_copies.value * self.copy(out_bytes)
-        if kind != "all-gather":
+        kept = array_bytes <= compiler.turned_kept_bytes.value
+        speed = compiler.turned_bytes_per_s if kept else compiler.far_turned_bytes_per_s
+        return array_bytes * self.hardware.sharers(self.mesh) / speed.value
+
+    def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN) -> float:
+        """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
+
+        What the chip holds leaves it as fast as its memory takes it, unless it is `turned`; blocks that a copy has laid out
+        already stand there.
+        """
+        compiler = self.hardware.compiler
+        if compiler is None or kind not in ("all-gather", "all-to-all"):
             return 0.0
-        if blocks.tiles == "odd" or self.is_summed("all-gather", axes, out_bytes, blocks):
-            return 0.0
-        return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
+        room, summed = blocks.padded * out_bytes, self.is_summed(kind, axes, out_bytes, blocks)
+        match kind, blocks.tiles:
+            case ("all-gather", _) if summed:
+                return 0.0
+            case ("all-gather", "lanes" | "torn") | (_, "rows" | "torn") if blocks.deep or kind == "all-to-all":
+                return self.turned(room)
+            case "all-gather", "lanes":
+                return self.turned(room) * (1 if room <= EASILY * compiler.turned_kept_bytes.value else 2)
+            case "all-gather", "torn":
+                return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.turned_bytes_per_s.value
+            case _ if blocks.turned or (blocks.deep and kind == "all-to-all"):
+                return self.turned(room)
+            case "all-to-all", _:
+                return compiler.turned_copies.value * self.copy(out_bytes)
+            case _, "rows":
+                return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
+            case _:
+                return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
 
     def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
         """Of what one device sends in a collective, the bytes that leave its node, or its slice."""
@@ -247,12 +258,18 @@ class Costs:
             return ("folded", "ring")
         return ("ring", "bidirectional")
 
-    def slice(self, out_bytes: float, minor: bool = False) -> float:
-        """Seconds to copy the kept part; of a `minor` dimension, the last, a TPU copies it as slowly as it lays one out."""
+    def slice(self, out_bytes: float) -> float:
+        """Seconds to read and write the kept part; a matmul reads it where it is, and for others it is copied (`cut_out`)."""
         compiler = self.hardware.compiler
         if compiler is not None:
-            return max(self.copy(out_bytes) if minor else self._memory(out_bytes, out_bytes), compiler.slice_seconds.value)
+            return max(self._memory(out_bytes, out_bytes), compiler.slice_seconds.value)
         return self._launch() + self._memory(out_bytes, out_bytes)
+
+    def cut_out(self, out_bytes: float, blocks: Blocks) -> float:
+        """Seconds to copy the kept part to where a collective takes it, or a program's result stands."""
+        compiler = self.hardware.compiler
+        least = 0.0 if compiler is None else compiler.slice_seconds.value
+        return max(self.copy(blocks.padded * out_bytes), least)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False) -> float:
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
@@ -293,72 +310,6 @@ class Costs:
 def start_seconds(compiler: Compiler, arithmetic: float) -> float:
     """What a product takes beyond its arithmetic: a small one has less to fetch before it starts."""
     return min(STARTING * arithmetic, compiler.start_seconds.value)
-
-
-def blocks_of(kind: str, dims: tuple[int, int], before: Sequence[int], after: Sequence[int]) -> Blocks:
-    """How the blocks of a collective lie, from a shard's sizes before and after.
-
-    >>> blocks_of("all-gather", (1, 1), (4096, 170), (4096, 1360))
-    Blocks(first=False, target_first=False, tiles='odd', minor=False)
-
-    Args:
-        dims: by position, that which it joins or cuts along; of an all-to-all that which it joins along, and which it cuts.
-    """
-    dim, target = dims
-    match kind:
-        case "all-gather":
-            tiles = _loosely(_tiles(len(before) - dim, before[dim]), dim, before)
-        case "reduce-scatter":
-            return Blocks(dim == 0, dim == 0, _scattered(dim, after), dim == len(after) - 1)
-        case "all-to-all":
-            tiles = max(_tiles(len(before) - dim, before[dim]), _tiles(len(after) - target, after[target]), key=_ORDER.index)
-        case "slice":
-            return Blocks(minor=dim == len(before) - 1)
-        case _:
-            return PLAIN
-    return Blocks(dim == 0, target == 0, tiles)
-
-
-def is_ragged(blocks: Blocks) -> bool:
-    """Whether a block ends within a tile."""
-    return blocks.tiles in ("part", "narrow", "odd")
-
-
-_ORDER: tuple[Tiles, ...] = ("whole", "one", "loose", "part", "narrow", "odd")
-
-
-def _loosely(tiles: Tiles, dim: int, shard: Sequence[int]) -> Tiles:
-    """The same, or that the rows of a shard end within a tile, whose blocks along another dimension are whole."""
-    return "loose" if dim < len(shard) - 1 and tiles in ("whole", "one") and _is_loose(shard[-1]) else tiles
-
-
-def _is_loose(last: int) -> bool:
-    return -(-last // LANES) * LANES > LOOSE * last
-
-
-def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
-    """How the blocks of a scatter lie; `one` that are no even number of tiles and cannot be laid the other way round.
-
-    The product before it is laid out as the scatter wants it: nothing is copied.
-    """
-    tiles = _tiles(len(shard) - dim, shard[dim])
-    if dim < len(shard) - 1:
-        return "loose" if _is_loose(shard[-1]) else tiles
-    turns = len(shard) > 1 and shard[-2] % LANES == 0
-    return "one" if (shard[dim] // LANES % 2 if tiles == "whole" else not turns) else tiles
-
-
-def _tiles(from_end: int, size: int) -> Tiles:
-    """How a block of so many elements fills the tiles along a dimension, counted from the last as 1."""
-    match from_end:
-        case 1 if size % LANES == 0:
-            return "one" if size == LANES else "whole"
-        case 1:
-            return "odd" if size % SUBLANES else "narrow" if size < NARROW * LANES else "part"
-        case 2 if size % SUBLANES:
-            return "one" if size < SUBLANES else "odd"
-        case _:
-            return "whole"
 
 
 def turned_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:

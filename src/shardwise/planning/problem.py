@@ -149,7 +149,7 @@ def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, in
 
 def costs_of(task: Problem) -> Costs:
     """The prices of steps for a problem."""
-    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task), _shape(task.topology))
+    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task), _shape(task.topology), _site(task))
 
 
 def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
@@ -165,6 +165,13 @@ def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
 def routes_of(task: Problem) -> Routes | None:
     """What the mesh's axes have of the links, where the topology is known."""
     return _routes(task.topology, task.mesh, task.positions)
+
+
+def _site(task: Problem) -> Site | None:
+    topology = task.topology
+    if topology is None or topology.kind != "tpu" or topology.slices > 1:
+        return None
+    return Site(topology, task.positions or mesh_order(topology, task.mesh))
 
 
 def _shape(topology: Topology | None) -> tuple[int, ...] | None:

@@ -26,6 +26,7 @@ from shardwise.planning.joins import Sides, every_pair, few_pairs
 from shardwise.planning.orders import Join, Leaf, Node
 from shardwise.planning.prices import Costs
 from shardwise.planning.spaces import STEP_SECONDS, Ground, Shard, Space
+from shardwise.planning.tiles import Order
 
 ENOUGH = 10  # programs are ranked
 NEVER = (math.inf, math.inf)
@@ -102,6 +103,8 @@ class Search:
     most: float = math.inf
     exact: bool = False
     ground: Ground = field(init=False)
+    root: Node | None = field(init=False, default=None)
+    result: State | None = field(init=False, default=None)  # the first layout that is wanted of the root's value
     _spaces: dict[Node, Space] = field(default_factory=dict)
     _tables: dict[Node, Table] = field(default_factory=dict)
 
@@ -113,8 +116,16 @@ class Search:
         if known is None:
             scope = None if self.scope_of is None else self.scope_of(node)
             item, given = (self.costs.item_bytes, node.state) if isinstance(node, Leaf) else (self.costs.product_bytes, None)
-            known = self._spaces[node] = Space(self.ground, node.names, item, given, scope)
+            known = self._spaces[node] = Space(self.ground, node.names, item, given, scope, self._order(node))
         return known
+
+    def _order(self, node: Node) -> Order | None:
+        """In which order a value's dimensions lie in memory: an input as it comes, and the result as it must stand."""
+        state = node.state if isinstance(node, Leaf) else self.result if node is self.root else None
+        if state is None:
+            return None
+        shape = [self.ground.cut(name, axes) for name, axes in zip(node.names, state[0], strict=True)]
+        return self.costs.order(shape)
 
     # Forward: every layout that a value can reach, with its labels.
 
@@ -289,6 +300,8 @@ class Search:
 
     def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:
         """The cheapest program through each last einsum, or each layout where there is none; cheapest first."""
+        wanted = list(wanted)
+        self.root, self.result = root, next(iter(wanted), None)
         ways, onward = self._ways(root, wanted)
         best: dict[Any, Found] = {}
         for state, label in ways:
@@ -315,6 +328,8 @@ class Search:
 
     def least_memory(self, root: Node, wanted: Iterable[State]) -> float:
         """The smallest peak of temporary bytes that any program has; needs `lean`."""
+        wanted = list(wanted)
+        self.root, self.result = root, next(iter(wanted), None)
         ways, onward = self._ways(root, wanted)
         peaks = (max(label.peak, rest.peak) for state, label in ways for rest in onward.get(state, ()))
         return min(peaks, default=math.inf)

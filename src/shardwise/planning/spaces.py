@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from shardwise.layout import Axes
 from shardwise.planning.graph import Graph, Kind, Move, MoveKind, Scope, State, Vertex, arrangements, graph_of
-from shardwise.planning.prices import Blocks, Costs, blocks_of
+from shardwise.planning.prices import Costs
+from shardwise.planning.tiles import Blocks, Order, blocks_of
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
@@ -62,7 +63,7 @@ class Ground:
         known = self._prices.get(key)
         if known is None:
             costs = self.costs
-            price = costs.slice(made, blocks.minor) if name == "slice" else costs.collective(name, axes, took, made, blocks)
+            price = costs.slice(made) if name == "slice" else costs.collective(name, axes, took, made, blocks)
             known = self._prices[key] = price + STEP_SECONDS
         return known
 
@@ -90,6 +91,7 @@ class Space:
     item_bytes: int
     given_state: State | None = None
     scope: Scope | None = None
+    order: Order | None = None  # of its dimensions in memory
     graph: Graph = field(init=False)
     given: Vertex | None = field(init=False, default=None)
     _cuts: list[Callable[[Axes], int]] = field(init=False)
@@ -118,7 +120,7 @@ class Space:
     def leaving(self, move: Move, before: Vertex) -> float:
         """Seconds to copy what a program's last move made to where the result must stand."""
         made = self.shard(self.graph.vertex(move.after))
-        blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape)
+        blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape, self.order)
         return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks)
 
     def temp_of(self, vertex: Vertex) -> float:
@@ -170,7 +172,7 @@ class Space:
         self.ground.look(looked)
 
     def _seconds(self, kind: Kind, took: Shard, made: Shard) -> float:
-        blocks = blocks_of(kind.name, (kind.dim, kind.target), took.shape, made.shape)
+        blocks = blocks_of(kind.name, (kind.dim, kind.target), took.shape, made.shape, self.order)
         return self.ground.move_seconds(kind.name, kind.axes, took.bytes, made.bytes, blocks)
 
     def permutes(self, vertex: Vertex, known: Container[Vertex], backward: bool = False) -> Iterator[Edge]:

@@ -28,7 +28,7 @@ _LETTERS = {
     "start_seconds": ("start", "s"),
     "cut_bytes_per_s": ("cut", "B/s", "cutting parts out of an array"),
     "laid_bytes_per_s": ("laid", "B/s", "laying out whole tiles of the memory"),
-    "ragged_bytes_per_s": ("laid", "B/s", "laying out parts of tiles of the memory"),
+    "far_turned_bytes_per_s": ("turned", "B/s", "turning large arrays in memory"),
     "slice_seconds": ("least", "s"),
     "least_copy_seconds": ("least", "s", "a small copy"),
 }

@@ -11,6 +11,7 @@ from typing import assert_never
 import numpy as np
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
+from shardwise.chips.crowds import Loads, ends_of, link_loads, over_chips
 from shardwise.chips.hops import closes_to_a_ring, ring_hop
 from shardwise.chips.links import COLLECTIVES, Pricer, Route, pricer, ringed, torus_routes
 from shardwise.chips.network import network_speed
@@ -21,7 +22,6 @@ from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 
 Groups = tuple[tuple[int, ...], ...]
-Loads = tuple[list[tuple[int, int]], list[int]]
 
 _PART = re.compile(r"(\w+):\((\d+)\)(\d+)$")
 SHARED, NVLINK, NETWORK = "shared memory", "nvlink out", "network out"
@@ -198,7 +198,7 @@ def _permute(
     places = [(axis, mesh.names.index(axis)) for axis in collective.axes]
     lanes = tuple(f"{axis}{way}" for axis, place in places for way, load in zip("+-", loads[place], strict=True) if load)
     if site is not None:
-        loads, far = _over_chips(collective.groups, site)
+        loads, far = over_chips(collective.groups, site)
         hops, worst, link = sum(far), max(1, *map(max, loads)), torus.bytes_per_s.value
     else:
         reaches = {axis: table[axis].size // 2 if rings[place] else table[axis].size - 1 for axis, place in places}
@@ -213,60 +213,5 @@ def _permute(
 def _along_axes(pairs: Groups, mesh: Mesh, rings: tuple[bool, ...]) -> Loads:
     """The loads of a mesh's axes, as if each were a side of the torus."""
     sizes = tuple(size for _, size in mesh.axes)
-    starts, goals = (np.array(np.unravel_index(ends, sizes)) for ends in _ends(pairs))
+    starts, goals = (np.array(np.unravel_index(ends, sizes)) for ends in ends_of(pairs))
     return link_loads(starts, goals, sizes, rings)
-
-
-@functools.lru_cache(maxsize=1024)
-def _over_chips(pairs: Groups, site: Site) -> Loads:
-    """The loads of a torus, whose chips are known by the devices that sit on them."""
-    topology = site.topology
-    chips = np.array(site.positions)[:, : len(topology.shape)].T
-    starts, goals = (chips[:, ends] for ends in _ends(pairs))
-    return link_loads(starts, goals, topology.shape, topology.rings)
-
-
-def _ends(pairs: Groups) -> np.ndarray:
-    return np.array([pair for pair in pairs if pair[0] != pair[1]], int).reshape(-1, 2).T
-
-
-def link_loads(
-    starts: np.ndarray, goals: np.ndarray, sizes: tuple[int, ...], rings: tuple[bool, ...]
-) -> Loads:  # fmt: skip
-    """For each side of a grid the most shards that pass one of its links up and down, and the most that one of them goes.
-
-    Shards go along one side after the other, on rings the shorter way.
-
-    >>> up = np.array([[0, 1, 2, 3]]), np.array([[1, 2, 3, 0]])
-    >>> link_loads(*up, (4,), (True,))
-    ([(1, 0)], [1])
-    >>> link_loads(*up, (4,), (False,))              # the last goes back over the line
-    ([(1, 1)], [3])
-    >>> link_loads(np.array([[0, 0], [0, 1]]), np.array([[1, 1], [1, 1]]), (2, 2), (False, False))
-    ([(1, 0), (1, 0)], [1, 1])
-
-    Args:
-        starts: where each shard is, as (side, shard); `goals` where it goes.
-        sizes: of the sides; `rings` says which of them close.
-    """
-    loads, far = [], []
-    here = starts.copy()
-    for side, size in enumerate(sizes):
-        start, goal = here[side], goals[side]
-        others = np.delete(here, side, axis=0)
-        rows = np.ravel_multi_index(others, sizes[:side] + sizes[side + 1 :]) if len(others) else np.zeros(len(start), int)
-        up = (goal - start) % size <= size // 2 if rings[side] else goal >= start
-        steps = np.where(up, (goal - start) % size, (start - goal) % size)
-        loads.append((_passing(rows[up], start[up], steps[up], size), _passing(rows[~up], goal[~up], steps[~up], size)))
-        far.append(int(steps.max(initial=0)))
-        here[side] = goal
-    return loads, far
-
-
-def _passing(rows: np.ndarray, low: np.ndarray, steps: np.ndarray, size: int) -> int:
-    """The most shards that pass one link of any row, where each passes so many from its lower end on."""
-    edges = np.zeros((rows.max(initial=0) + 1, 2 * size + 1), int)
-    np.add.at(edges, (rows, low), 1)
-    np.add.at(edges, (rows, low + steps), -1)
-    passing = edges.cumsum(axis=1)
-    return int((passing[:, :size] + passing[:, size : 2 * size]).max(initial=0))

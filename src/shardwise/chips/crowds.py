@@ -1,0 +1,100 @@
+"""How many shards of a permutation share a link of a torus: each is followed from chip to chip."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from shardwise.chips.placing import Site
+from shardwise.layout import Axes
+from shardwise.mesh import Mesh
+
+Pairs = tuple[tuple[int, ...], ...]
+Loads = tuple[list[tuple[int, int]], list[int]]
+
+
+def crowd_of(pairs: Pairs, axes: Axes, mesh: Mesh, site: Site) -> tuple[int, int]:
+    """The most shards that pass one link of a permutation along axes of a mesh, and the links to the farthest.
+
+    >>> from shardwise.chips.placing import mesh_order
+    >>> from shardwise.chips.topology import Topology
+    >>> v5e, mesh = Topology.parse("v5e:2x4"), Mesh.parse("x=2, y=4")
+    >>> crowd_of(((0, 1), (1, 2), (2, 3), (3, 0)), ("y",), mesh, Site(v5e, mesh_order(v5e, mesh)))
+    (1, 3)
+
+    Args:
+        pairs: positions along the axes, each with that which its shard goes to.
+    """
+    loads, far = over_chips(over_mesh(pairs, axes, mesh), site)
+    return max(1, *map(max, loads)), sum(far)
+
+
+@functools.lru_cache(maxsize=1024)
+def over_mesh(pairs: Pairs, axes: Axes, mesh: Mesh) -> Pairs:
+    """The pairs of devices of a whole mesh, from those of positions along some of its axes."""
+    sizes = tuple(size for _, size in mesh.axes)
+    places = [mesh.names.index(axis) for axis in axes]
+    goals = np.zeros(mesh.extent(axes), int)
+    goals[[source for source, _ in pairs]] = [goal for _, goal in pairs]
+    here = np.array(np.unravel_index(np.arange(mesh.size), sizes))
+    moving = tuple(sizes[place] for place in places)
+    there = here.copy()
+    there[places] = np.unravel_index(goals[np.ravel_multi_index(tuple(here[places]), moving)], moving)
+    return tuple(enumerate(np.ravel_multi_index(tuple(there), sizes).tolist()))
+
+
+@functools.lru_cache(maxsize=1024)
+def over_chips(pairs: Pairs, site: Site) -> Loads:
+    """The loads of a torus, whose chips are known by the devices that sit on them."""
+    topology = site.topology
+    chips = np.array(site.positions)[:, : len(topology.shape)].T
+    starts, goals = (chips[:, ends] for ends in ends_of(pairs))
+    return link_loads(starts, goals, topology.shape, topology.rings)
+
+
+def ends_of(pairs: Pairs) -> np.ndarray:
+    """Where shards are, and where they go, of those that move."""
+    return np.array([pair for pair in pairs if pair[0] != pair[1]], int).reshape(-1, 2).T
+
+
+def link_loads(
+    starts: np.ndarray, goals: np.ndarray, sizes: tuple[int, ...], rings: tuple[bool, ...]
+) -> Loads:  # fmt: skip
+    """For each side of a grid the most shards that pass one of its links up and down, and the most that one of them goes.
+
+    Shards go along one side after the other, on rings the shorter way.
+
+    >>> up = np.array([[0, 1, 2, 3]]), np.array([[1, 2, 3, 0]])
+    >>> link_loads(*up, (4,), (True,))
+    ([(1, 0)], [1])
+    >>> link_loads(*up, (4,), (False,))              # the last goes back over the line
+    ([(1, 1)], [3])
+    >>> link_loads(np.array([[0, 0], [0, 1]]), np.array([[1, 1], [1, 1]]), (2, 2), (False, False))
+    ([(1, 0), (1, 0)], [1, 1])
+
+    Args:
+        starts: where each shard is, as (side, shard); `goals` where it goes.
+        sizes: of the sides; `rings` says which of them close.
+    """
+    loads, far = [], []
+    here = starts.copy()
+    for side, size in enumerate(sizes):
+        start, goal = here[side], goals[side]
+        others = np.delete(here, side, axis=0)
+        rows = np.ravel_multi_index(others, sizes[:side] + sizes[side + 1 :]) if len(others) else np.zeros(len(start), int)
+        up = (goal - start) % size <= size // 2 if rings[side] else goal >= start
+        steps = np.where(up, (goal - start) % size, (start - goal) % size)
+        loads.append((_passing(rows[up], start[up], steps[up], size), _passing(rows[~up], goal[~up], steps[~up], size)))
+        far.append(int(steps.max(initial=0)))
+        here[side] = goal
+    return loads, far
+
+
+def _passing(rows: np.ndarray, low: np.ndarray, steps: np.ndarray, size: int) -> int:
+    """The most shards that pass one link of any row, where each passes so many from its lower end on."""
+    edges = np.zeros((rows.max(initial=0) + 1, 2 * size + 1), int)
+    np.add.at(edges, (rows, low), 1)
+    np.add.at(edges, (rows, low + steps), -1)
+    passing = edges.cumsum(axis=1)
+    return int((passing[:, :size] + passing[:, size : 2 * size]).max(initial=0))
