@@ -65,11 +65,13 @@ class Memory:
 class Compiler:
     """What a chip's own compiler makes of programs.
 
-    - Of local products: the share of the peak that large ones reach, how fast results leave, and what the start costs.
+    - Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and what
+      the smallest takes.
+    - How large an array may be that is fetched to the chip's own memory before a matmul or a copy works on it.
     - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product, and the least seconds; how large a
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
-    - Of arrays that are turned, so that another dimension runs fastest: bytes a second of those of up to so many bytes, and
-      of larger ones.
+    - Of arrays that are turned, so that another dimension runs fastest: bytes a second of those that are fetched, and of
+      larger ones.
     - Of all-to-alls: bytes a second that are laid out anew before and after in whole tiles of the memory, and how often one
       is copied that ends a program.
     - Of other collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for
@@ -82,6 +84,8 @@ class Compiler:
     efficiency: Figure
     results_per_s: Figure
     start_seconds: Figure
+    least_seconds: Figure
+    near_bytes: Figure
     copied_bytes_per_s: Figure
     least_copy_seconds: Figure
     cut_bytes_per_s: Figure
@@ -89,7 +93,6 @@ class Compiler:
     laid_bytes_per_s: Figure
     turned_bytes_per_s: Figure
     far_turned_bytes_per_s: Figure
-    turned_kept_bytes: Figure
     turned_copies: Figure
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -12,7 +12,7 @@ from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
 from shardwise.planning.fused_cost import ring_cost
 from shardwise.planning.neighbours import Cut, on_one_clock
-from shardwise.planning.prices import Costs, StepCost, einsum_flops
+from shardwise.planning.prices import FETCHED, Costs, StepCost, einsum_flops
 from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
 from shardwise.program import Program
 from shardwise.steps import (
@@ -97,6 +97,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
     orders = {name: costs.order(shape_of(layout)) for name, layout in states[0].items()}  # in which each array lies in memory
     cuts: dict[int, Cut] = {}
+    whole = dict(held)
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         took = sum([held[name] for name in consumed(step)])
         if product_of(step) is not None:
@@ -110,8 +111,10 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         if isinstance(step, Slice):
             cuts[len(priced)] = Cut(made, blocks)
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
+        if isinstance(step, Einsum) and all(isinstance(each, Slice) for each in program.steps[: len(priced)]):
+            cost = _fetched(cost, [whole[name] for name in consumed(step)], took, made, costs)
         last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None
-        if last and (copied := costs.leaving(kind(step), moved_axes(step), made, blocks)):
+        if last and (copied := costs.leaving(kind(step), moved_axes(step), made, blocks, touched(step) in given)):
             cost = replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
         priced.append(cost)
         if priced[-1].wire_bytes:
@@ -155,6 +158,17 @@ def step_blocks(
     names = before[array].names
     shapes = [shape_of(layouts[array]) for layouts in (before, after)]
     return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes, orders[array])
+
+
+def _fetched(cost: StepCost, inputs: Sequence[float], took: float, made: float, costs: Costs) -> StepCost:
+    """The cost of a matmul that starts a program: a chip that fetches its inputs, whole, waits for them."""
+    fetched, waited = costs.fetched(inputs)
+    if not fetched:
+        return cost
+    near = min(1.0, fetched / sum(inputs))
+    seconds = costs.einsum(costs.arithmetic.name("FLOPs", cost.flops, "FLOPs"), took * (1 - near * (1 - FETCHED)), made)
+    seconds = seconds + costs.arithmetic.name("", waited, "s", "inputs fetched")
+    return replace(cost, seconds=seconds, saved_seconds=float(cost.seconds - seconds))
 
 
 def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:

@@ -30,6 +30,7 @@ ITEM_BYTES = {
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
 AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
 STARTING = 3  # times as long as the rest of a product its start takes at most: 128 x 128 x 128 takes 2.8 us, and 0.6 by this
+FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
 # Copies that turn an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
 # dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
@@ -191,15 +192,15 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None:
             return 0.0
-        kept = array_bytes <= compiler.turned_kept_bytes.value
+        kept = array_bytes <= compiler.near_bytes.value
         speed = compiler.turned_bytes_per_s if kept else compiler.far_turned_bytes_per_s
         return array_bytes * self.hardware.sharers(self.mesh) / speed.value
 
-    def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN) -> float:
+    def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False) -> float:
         """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
 
         What the chip holds leaves it as fast as its memory takes it, unless it is `turned`; blocks that a copy has laid out
-        already stand there.
+        already stand there. What was `given`, and not made, lies as it was: more of it is turned.
         """
         compiler = self.hardware.compiler
         if compiler is None or kind not in ("all-gather", "all-to-all"):
@@ -210,8 +211,10 @@ class Costs:
                 return 0.0
             case ("all-gather", "lanes" | "torn") | (_, "rows" | "torn") if blocks.deep or kind == "all-to-all":
                 return self.turned(room)
+            case "all-gather", "lanes" | "torn" if not given:
+                return self.turned(room)
             case "all-gather", "lanes":
-                return self.turned(room) * (1 if room <= EASILY * compiler.turned_kept_bytes.value else 2)
+                return self.turned(room) * (1 if room <= EASILY * compiler.near_bytes.value else 2)
             case "all-gather", "torn":
                 return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.turned_bytes_per_s.value
             case _ if blocks.turned or (blocks.deep and kind == "all-to-all"):
@@ -271,6 +274,12 @@ class Costs:
         least = 0.0 if compiler is None else compiler.slice_seconds.value
         return max(self.copy(blocks.padded * out_bytes), least)
 
+    def fetched(self, sizes: Iterable[float]) -> tuple[float, float]:
+        """Of inputs of so many bytes each, those that a chip fetches before it multiplies; and the seconds that takes."""
+        compiler = self.hardware.compiler
+        taken = 0.0 if compiler is None else sum(size for size in sizes if size <= compiler.near_bytes.value)
+        return taken, self._memory(taken, 0.0)
+
     def einsum(self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False) -> float:
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
 
@@ -285,6 +294,8 @@ class Costs:
             arithmetic /= compiler.efficiency.value
             arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
             arithmetic += start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
+            if not is_next:
+                arithmetic = self.arithmetic.longest(arithmetic, compiler.least_seconds.value)
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))

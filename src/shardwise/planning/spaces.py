@@ -121,7 +121,7 @@ class Space:
         """Seconds to copy what a program's last move made to where the result must stand."""
         made = self.shard(self.graph.vertex(move.after))
         blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape, self.order)
-        return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks)
+        return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks, before is self.given)
 
     def temp_of(self, vertex: Vertex) -> float:
         """Bytes that a shard in this layout takes beyond the inputs, which the caller holds anyway."""

@@ -104,7 +104,8 @@ def blocks_of(
     size, made = [before[each] for each in order], [after[each] for each in order]
     deep, identity = any(one > 1 for one in made[:-2]), tuple(range(len(order)))
     turned = memory_order(tuple(after)) != order
-    padded = _padded(made, identity, SUBLANES) / max(1, math.prod(made))
+    elements = _padded(made, identity, SUBLANES) if kind == "slice" else _padded(after, memory_order(tuple(after)))
+    padded = elements / max(1, math.prod(made))
     match kind:
         case "all-gather":
             tiles = _joined(dim, size, made)
