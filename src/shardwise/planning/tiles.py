@@ -17,12 +17,11 @@ from typing import Literal, NamedTuple
 
 Order = tuple[int, ...]  # dimensions by position, the slowest first
 # How blocks fill the tiles: whole tiles; of a scatter one tile, or an odd number of them, or `loose` rows, that end within one;
-# blocks that end within the rows of a tile, or within its lanes, where two copies put them together, or more.
+# blocks that end within the rows of a tile, or within its lanes; `torn` are those that end within both.
 Tiles = Literal["whole", "one", "loose", "rows", "lanes", "torn"]
 
 LANES, SUBLANES = 128, 8  # a tile has so many elements of the dimension that runs fastest, and so many of the next
 LOOSE = 1.06  # times its size, from which the rows of an array in whole tiles are laid out anew for some collectives
-WIDE = 1.075  # times its size: rows that are padded by more are not turned to be put together, but taken apart
 
 
 class Blocks(NamedTuple):
@@ -39,6 +38,11 @@ class Blocks(NamedTuple):
     deep: bool = False
     turned: bool = False
     padded: float = 1.0
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether a block of a gather has no even number of rows of 8."""
+        return self.tiles in ("rows", "torn")
 
     @property
     def is_ragged(self) -> bool:
@@ -108,7 +112,7 @@ def blocks_of(
     padded = elements / max(1, math.prod(made))
     match kind:
         case "all-gather":
-            tiles = _joined(dim, size, made)
+            tiles = _joined(dim, size)
         case "reduce-scatter":
             tiles, target_first = _scattered(dim, made), first
         case "all-to-all":
@@ -125,17 +129,13 @@ def _is_whole(dim: int, shard: Sequence[int]) -> bool:
     return from_end > 2 or shard[dim] % (LANES if from_end == 1 else SUBLANES) == 0
 
 
-def _joined(dim: int, shard: Sequence[int], made: Sequence[int]) -> Tiles:
-    """How the blocks of a gather lie: what ends within the lanes of a tile is gathered along a dimension of its own.
-
-    Then it is turned and turned back; or, where that wants too much room, taken apart.
-    """
+def _joined(dim: int, shard: Sequence[int]) -> Tiles:
+    """How the blocks of a gather lie: what ends within a tile is gathered along a dimension of its own, and then put together."""
     if _is_whole(dim, shard):
         return "whole"
     if dim == len(shard) - 2:
         return "rows"
-    rows = made[-2] if len(made) > 1 else 1
-    return "torn" if shard[dim] % SUBLANES or _up(rows, LANES) > WIDE * rows else "lanes"
+    return "torn" if shard[dim] % SUBLANES else "lanes"
 
 
 def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
