@@ -24,8 +24,9 @@ from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import step_blocks
-from shardwise.planning.prices import Blocks, Costs, einsum_flops
+from shardwise.planning.prices import Costs, einsum_flops
 from shardwise.planning.problem import Problem
+from shardwise.planning.tiles import Blocks, Order
 from shardwise.program import Program, relayout, rule
 from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step, kind
 
@@ -131,7 +132,8 @@ class Brute:
         """Seconds to copy what the last step made, where it is a collective."""
         if isinstance(step, Einsum):
             return 0.0
-        return self.costs.leaving(kind(step), step.axes, self.bytes_of(after[0]), self.blocks(step, state[0], after[0]))
+        blocks = self.blocks(step, state[0], after[0])
+        return self.costs.leaving(kind(step), step.axes, self.bytes_of(after[0]), blocks, state[0].given)
 
     def wanted(self, state: State) -> bool:
         if self.einsum_owed(state):
@@ -202,7 +204,7 @@ class Brute:
 
     def seconds(self, step: Step, held: Held, after: Held, made: float) -> float:
         if isinstance(step, Slice):
-            return self.costs.slice(made, self.blocks(step, held, after).minor)
+            return self.costs.slice(made)
         assert not isinstance(step, Einsum)
         if isinstance(step, CollectivePermute) and all(source == target for source, target in step.pairs):
             return 0.0
@@ -211,7 +213,18 @@ class Brute:
     def blocks(self, step: Step, before: Held, after: Held) -> Blocks:
         name = self.name(before)
         shape_of = functools.partial(Layout.shard_shape, sizes=self.task.sizes, mesh=self.task.mesh)
-        return step_blocks(step, {name: before.layout}, {name: after.layout}, shape_of)
+        return step_blocks(step, {name: before.layout}, {name: after.layout}, shape_of, {name: self.order(before)})
+
+    def order(self, held: Held) -> Order | None:
+        """In which order its dimensions lie in memory: an input as it comes, and the result as it must stand."""
+        equation = self.task.equation
+        if not self.product(held):
+            layout = equation.operands[held.operands[0]].layout
+        elif len(held.operands) == len(equation.operands):
+            layout = equation.result.layout
+        else:
+            return None
+        return self.costs.order(layout.shard_shape(self.task.sizes, self.task.mesh))
 
     # The steps that join arrays.
 

@@ -129,7 +129,8 @@ class Fusing:
         sooner = 0.0 if compiler is None else compiler.start_seconds.value  # parts of a product may start one behind the other
         moving = (self._moving(part, kept) for part in collectives_of(step))
         item = min(1.0, self.costs.item_bytes / self.costs.product_bytes)  # rings are priced as if no operand were a product
-        return item * max(kept[product].seconds - sooner, *moving)
+        alone = min(kept[product].seconds, kept[product].seconds + kept[product].saved_seconds)  # a ring may start ahead of it
+        return item * max(alone - sooner, *moving)
 
     def _moving(self, part: Collective, kept: Mapping[Step, StepCost]) -> float:
         """How long a collective moves as a ring that goes both ways."""

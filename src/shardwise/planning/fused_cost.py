@@ -38,6 +38,18 @@ class _Product:
         seconds = costs.einsum(self.flops * share, read + added, made, is_next)
         return costs.arithmetic.name("T", seconds, "s", "a matmul, its arrays by their bytes")
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether a dimension of all arrays is multiplied one by one."""
+        return len(self.operands) > 1 and bool(frozenset.intersection(self.out[0], *(dims for dims, _ in self.operands)))
+
+    def laid(self, costs: Costs, dim: str) -> float:
+        """Seconds to turn an operand that is cut along a dimension of the result, where several are summed: compilers do."""
+        summed = frozenset.intersection(*(dims for dims, _ in self.operands)) - self.out[0]
+        if len(self.operands) < 2 or len(summed) < 2:
+            return 0.0
+        return costs.arithmetic.total(costs.turned(bytes_) for dims, bytes_ in self.operands if dim in dims)
+
     def cut_bytes(self, dim: str, share: float, gathered: int) -> float:
         """Bytes of what one share of `dim` meets in the other operands than the one that is gathered along it."""
         return sum(bytes_ * share for place, (dims, bytes_) in enumerate(self.operands) if place != gathered and dim in dims)
@@ -61,6 +73,7 @@ class Priced:
     flops: float
     wire_bytes: float
     held_bytes: float
+    laid: float = 0.0  # seconds before its schedule, in which an operand is laid out for it
 
     @property
     def hides(self) -> bool:
@@ -68,7 +81,8 @@ class Priced:
 
     def played(self, *, ahead: float = 0.0, record: bool = False) -> Played:
         found = play(self.events, self.width, self.links, self.matmul, self.copy, ahead=ahead, record=record)
-        return found if self.hides else replace(found, seconds=found.busy_seconds + self.moving)
+        seconds = found.seconds if self.hides else found.busy_seconds + self.moving
+        return replace(found, seconds=seconds + self.laid) if self.laid or not self.hides else found
 
 
 ASIDE = Links(lambda share, send: 0.0)
@@ -110,10 +124,12 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
             product = _product(einsum, costs, sizes, before)
 
             def multiply(share: float, parts: int = 1) -> float:
-                return product.seconds(costs, scatter.dim, share / n, adds=True)
+                added = costs.copy(product.out[1] * share / n) if product.is_batched and costs.hardware.compiler else 0.0
+                return product.seconds(costs, scatter.dim, share / n, adds=True) + added
 
             events, block, each = matmul_scatter(n, way, chunks, 2 * chunks), product.out[1] / n, product.flops / n
-            return _ring(events, 2 * chunks, costs, scatter.axes, way, block, product.flops, multiply, flops_of_block=each)
+            ring = _ring(events, 2 * chunks, costs, scatter.axes, way, block, product.flops, multiply, flops_of_block=each)
+            return replace(ring, laid=product.laid(costs, scatter.dim))
         case EinsumGather(einsum, gather, way, chunks):
             product = _product(einsum, costs, sizes, before)
 

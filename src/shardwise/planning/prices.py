@@ -278,7 +278,7 @@ class Costs:
         """Of inputs of so many bytes each, those that a chip fetches before it multiplies; and the seconds that takes."""
         compiler = self.hardware.compiler
         taken = 0.0 if compiler is None else sum(size for size in sizes if size <= compiler.near_bytes.value)
-        return taken, self._memory(taken, 0.0)
+        return taken, self._memory(self.arithmetic.name("inputs", taken, "B"), 0.0)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False) -> float:
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.

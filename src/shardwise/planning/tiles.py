@@ -98,11 +98,11 @@ def blocks_of(
 
     Args:
         dims: by position, that which it joins or cuts along; of an all-to-all that which it joins along, and which it cuts.
-        order: of the dimensions in memory; by default as they are.
+        order: of the dimensions in memory; by default as they are. What is scattered is laid out for it by the matmul before.
     """
     if kind not in ("all-gather", "reduce-scatter", "all-to-all", "slice"):
         return PLAIN
-    order = order or tuple(range(len(before)))
+    order = order if order and kind != "reduce-scatter" else tuple(range(len(before)))
     first, target_first = dims[0] == 0, dims[1] == 0
     dim, target = order.index(dims[0]), order.index(dims[1])
     size, made = [before[each] for each in order], [after[each] for each in order]
