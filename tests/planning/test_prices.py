@@ -6,17 +6,19 @@ import pytest
 
 from shardwise.chips import hardware
 from shardwise.chips.links import collective_seconds, pricer
+from shardwise.layout import Layout
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import Blocks, Costs, blocks_of
+from shardwise.planning.prices import Costs
 from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import rank
+from shardwise.planning.tiles import Blocks, blocks_of, memory_order
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, GatherEinsum
+from shardwise.steps import AllGather, Einsum, GatherEinsum, Slice
 
 MIB = 2.0**20
-WHOLE, ODD = Blocks(), Blocks(tiles="odd")
-RAGGED = ("part", "narrow", "odd")
+WHOLE, ODD = Blocks(), Blocks(tiles="rows")
+RAGGED = ("rows", "lanes", "torn")
 
 
 def costs_on(target: str, mesh: str) -> Costs:
@@ -83,37 +85,76 @@ def test_a_scatter_over_a_whole_slice_is_compiled_as_a_sum(target, mesh, axes, t
     assert scattered == pytest.approx(times / 2 * costs.collective("all-reduce", tuple(axes), whole, whole))
 
 
-@pytest.mark.parametrize(
-    ("size", "tiles"), [(1024, "whole"), (128, "one"), (704, "part"), (576, "narrow"), (64, "narrow"), (170, "odd")]
-)
-def test_the_last_dimension_is_cut_in_tiles_of_128(size, tiles):
+@pytest.mark.parametrize(("size", "tiles"), [(1024, "whole"), (128, "whole"), (704, "lanes"), (64, "lanes"), (170, "torn")])
+def test_the_last_dimension_is_joined_in_tiles_of_128(size, tiles):
     assert blocks_of("all-gather", (1, 1), (64, size), (64, 8 * size)).tiles == tiles
-    assert blocks_of("reduce-scatter", (1, 1), (128, 8 * size), (128, size)).tiles == tiles
 
 
 @pytest.mark.parametrize(
     ("rows", "size", "tiles"),
-    [(520, 640, "one"), (520, 3072, "whole"), (520, 2184, "one"), (512, 2184, "part")],  # 5 tiles, 24, 17 and a part
+    [(520, 640, "one"), (520, 3072, "whole"), (520, 2184, "one"), (512, 2184, "whole")],  # 5 tiles, 24, 17 and a part
 )
 def test_a_scatter_halves_its_blocks_or_lays_them_the_other_way_round(rows, size, tiles):
     assert blocks_of("reduce-scatter", (1, 1), (rows, 2 * size), (rows, size)).tiles == tiles
 
 
 @pytest.mark.parametrize(("last", "tiles"), [(520, "loose"), (2744, "whole"), (128, "whole")])
-def test_rows_that_fill_little_of_their_last_tile_are_loose(last, tiles):
-    assert blocks_of("all-gather", (0, 0), (64, last), (512, last)).tiles == tiles
+def test_scattered_rows_that_fill_little_of_their_last_tile_are_loose(last, tiles):
     assert blocks_of("reduce-scatter", (0, 0), (512, last), (64, last)).tiles == tiles
 
 
-@pytest.mark.parametrize(("size", "tiles"), [(64, "whole"), (100, "odd"), (4, "one")])
+@pytest.mark.parametrize(("size", "tiles"), [(64, "whole"), (100, "rows"), (4, "rows")])
 def test_the_dimension_before_in_rows_of_8_and_those_before_it_anyhow(size, tiles):
     assert blocks_of("all-gather", (0, 0), (size, 256), (8 * size, 256)).tiles == tiles
     assert blocks_of("all-gather", (0, 0), (size, 8, 256), (8 * size, 8, 256)).tiles == "whole"
 
 
-def test_an_all_to_all_has_the_worse_of_its_two_ends():
-    assert blocks_of("all-to-all", (0, 1), (512, 1360), (4096, 170)).tiles == "odd"
-    assert blocks_of("all-to-all", (1, 0), (4096, 256), (512, 2048)).tiles == "whole"
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((4096, 256), (0, 1)),  # both fill their tiles: as it is written
+        ((1424, 608), (0, 1)),  # 1424 x 640, where 608 x 1536 is more
+        ((5696, 608), (1, 0)),  # 608 x 5760
+        ((16, 800, 288), (0, 2, 1)),
+        ((20, 1842, 768), (0, 1, 2)),
+        ((24, 278, 1536), (1, 0, 2)),  # 24 fills three tiles, 278 no number of them
+        ((4, 1664, 2494), (2, 0, 1)),  # a tile of four rows
+        ((1, 1588, 718), (0, 2, 1)),
+    ],
+)
+def test_memory_holds_dimensions_in_the_order_that_pads_them_least(shape, order):
+    """As libtpu 0.0.50 lays out what comes into a program, and what leaves it."""
+    assert memory_order(shape) == order
+
+
+def test_blocks_lie_as_memory_holds_them():
+    """1280 x 1272 is held with the first dimension fastest: its blocks are whole tiles there, and would not be the other way."""
+    before, after = (1280, 1272), (5120, 1272)
+    assert memory_order(before) == (1, 0)
+    assert blocks_of("all-gather", (0, 0), before, after, memory_order(before)) == Blocks(target_first=True)
+    turned = blocks_of("all-gather", (0, 0), (1424, 608), (5696, 608), memory_order((1424, 608)))
+    assert turned.tiles == "whole"
+    assert turned.turned
+
+
+def test_what_is_gathered_for_a_matmul_is_not_put_together_before_it():
+    costs = costs_on("v5e:2x2", "x=4")
+    for tiles in RAGGED:
+        assert costs.collective("all-gather", ("x",), MIB, 4 * MIB, Blocks(tiles=tiles)) == costs.collective(
+            "all-gather", ("x",), MIB, 4 * MIB, WHOLE
+        )
+        assert costs.leaving("all-gather", ("x",), 4 * MIB, Blocks(tiles=tiles)) > 0
+
+
+def test_a_slice_is_read_where_it_is_by_a_matmul_and_copied_for_a_collective():
+    task = problem(parse("A[I, J] · B[J, K] -> C[I_x, K]"), {"I": 4096, "J": 4096, "K": 4096}, "x=4", "v5e:2x2")
+    inputs = (("A", Layout.parse("I, J")), ("B", Layout.parse("J, K")))
+    program = Program(task.mesh, inputs, (Slice("A", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))), "C")
+    assert estimate(program, costs_of(task), task.sizes).steps[0].seconds == 0
+    task = problem(parse("A[I, J] -> A[I_x, J]"), {"I": 4096, "J": 4096}, "x=4", "v5e:2x2")
+    program = Program(task.mesh, inputs[:1], (Slice("A", "I", ("x",)),), "A")
+    copied = costs_of(task).copy(2 * 1024 * 4096)
+    assert estimate(program, costs_of(task), task.sizes).steps[0].seconds == pytest.approx(copied)
 
 
 @pytest.mark.parametrize("name", [name for name in hardware.names() if hardware(name).compiler])
@@ -140,7 +181,7 @@ def test_a_v7x_copies_on_each_of_its_two_cores():
 def test_a_small_product_starts_sooner_than_a_large_one():
     costs = costs_on("v5e:2x4", "x=8")
     small, large = (costs.einsum(2.0 * n**3, 4.0 * n * n, 2.0 * n * n) for n in (128, 4096))
-    assert small < 1e-6
+    assert small == pytest.approx(2.8e-6, rel=0.1)  # as 128 x 128 x 128 is compiled
     assert large > 2.0 * 4096**3 / 1.97e14 + 8e-6
 
 
@@ -192,5 +233,5 @@ def test_a_plan_for_a_large_v5e_does_not_count_on_transfers_that_nothing_hides()
 def test_gathers_of_odd_blocks_go_over_all_links_there():
     """512 x 172 from 128 devices of v5e:8x16: 166 us as compiled, and 248 us over one ring."""
     costs, part = costs_on("v5e:8x16", "x=128"), 512 * 172 * 2
-    seconds = costs.collective("all-gather", ("x",), part, 128 * part, Blocks(first=False, tiles="odd"))
+    seconds = costs.collective("all-gather", ("x",), part, 128 * part, Blocks(first=False, tiles="torn"))
     assert seconds == pytest.approx(166e-6, rel=0.2)

@@ -29,7 +29,7 @@ ITEM_BYTES = {
 
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
 AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
-STARTING = 3  # times as long as the rest of a product its start takes at most: 128 x 128 x 128 takes 2.8 us, and 0.6 by this
+STARTING = 3  # times as long as the rest of a product its start takes at most
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
 # Copies that turn an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another

@@ -61,11 +61,11 @@ def memory_order(shape: tuple[int, ...]) -> Order:
     ((1, 0), (0, 1), (0, 2, 1))
     """
     rank = len(shape)
-    last = range(max(0, rank - 3), rank)
+    last = [dim for dim in range(max(0, rank - 3), rank) if shape[dim] > 1]
     best, least = tuple(range(rank)), _padded(shape, tuple(range(rank)))
     for one in reversed(last):
         for other in reversed(last):
-            if one != other and shape[one] > 1 and (elements := _padded(shape, (other, one))) < least:
+            if one != other and (elements := _padded(shape, (other, one))) < least:
                 best, least = (*(dim for dim in range(rank) if dim not in (one, other)), other, one), elements
     return best
 
