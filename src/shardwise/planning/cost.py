@@ -108,11 +108,14 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
         blocks = step_blocks(step, before, after, shape_of, orders)
-        if isinstance(step, Slice):
+        if isinstance(step, Slice | AllGather):
             cuts[len(priced)] = Cut(made, blocks)
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         if isinstance(step, Einsum) and all(isinstance(each, Slice) for each in program.steps[: len(priced)]):
             cost = _fetched(cost, [whole[name] for name in consumed(step)], took, made, costs)
+        if isinstance(step, Einsum) and (operand := _turned_operand(program, len(priced), before, given, orders)):
+            laid = costs.arithmetic.name("", costs.turned(held[operand]), "s", f"{operand} turned for the all-to-all")
+            cost = replace(cost, seconds=cost.seconds + laid, saved_seconds=cost.saved_seconds - float(laid))
         last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None
         if last and (copied := costs.leaving(kind(step), moved_axes(step), made, blocks, touched(step) in given)):
             cost = replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
@@ -169,6 +172,21 @@ def _fetched(cost: StepCost, inputs: Sequence[float], took: float, made: float, 
     seconds = costs.einsum(costs.arithmetic.name("FLOPs", cost.flops, "FLOPs"), took * (1 - near * (1 - FETCHED)), made)
     seconds = seconds + costs.arithmetic.name("", waited, "s", "inputs fetched")
     return replace(cost, seconds=seconds, saved_seconds=float(cost.seconds - seconds))
+
+
+def _turned_operand(
+    program: Program, number: int, before: Mapping[str, Layout], given: Mapping[str, Layout], orders: Mapping[str, Order | None]
+) -> str | None:  # fmt: skip
+    """The input that TPU compilers turn for a matmul: one of two dimensions, whose fastest an all-to-all cuts at once."""
+    step, following = program.steps[number : number + 2] if number + 1 < len(program.steps) else (None, None)
+    if not isinstance(step, Einsum) or not isinstance(following, AllToAll) or following.array != step.result:
+        return None
+    for operand in step.operands:
+        order = orders.get(operand)
+        if operand in given and order is not None and len(order) == 2:
+            if before[operand].names[order[-1]] == following.target_dim:
+                return operand
+    return None
 
 
 def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:

@@ -17,13 +17,13 @@ from shardwise.planning.fused_cost import priced
 from shardwise.planning.prices import Beside, Costs, StepCost
 from shardwise.planning.tiles import Blocks
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, Fused, GatherEinsum, Slice, Step, collectives_of, consumed, moved_axes, touched
+from shardwise.steps import AllGather, Einsum, Fused, GatherEinsum, Slice, Step, collectives_of, consumed, moved_axes, product_of, touched
 
 States = Sequence[Mapping[str, Layout]]
 
 
 class Cut(NamedTuple):
-    """What a slice keeps: its bytes on a device, and how it lies in memory."""
+    """What a slice keeps, or a gather joins: its bytes on a device, and how it lies in memory."""
 
     bytes: float
     blocks: Blocks
@@ -37,13 +37,14 @@ def on_one_clock(
     Args:
         states: the layouts before each step.
         found: the cost of each step, one after the other.
-        cuts: what each slice keeps.
+        cuts: what each slice keeps, and each gather joins.
     """
     known, compiler = list(found), costs.hardware.compiler
     if compiler is None:
         return known
     for number, cut in cuts.items():
-        known[number] = _cut_out(program, number, known[number], cut, costs)
+        kept = isinstance(program.steps[number], Slice)
+        known[number] = (_cut_out if kept else _put_together)(program, number, known[number], cut, costs)
     if compiler.gathers_ahead.value:
         room = [float(cost.seconds) for cost in known]
         for number, step in enumerate(program.steps):
@@ -64,6 +65,17 @@ def _cut_out(program: Program, number: int, cost: StepCost, cut: Cut, costs: Cos
         return replace(cost, seconds=0.0, saved_seconds=float(cost.seconds))
     seconds = costs.cut_out(cut.bytes, cut.blocks)
     return replace(cost, seconds=seconds, saved_seconds=float(cost.seconds - seconds))
+
+
+def _put_together(program: Program, number: int, cost: StepCost, cut: Cut, costs: Costs) -> StepCost:
+    """The cost of a gather: a matmul takes its blocks as they are, others once they are put together."""
+    array = touched(program.steps[number])
+    reader = next((each for each in program.steps[number + 1 :] if array in _uses(each)), None)
+    seconds = 0.0 if reader is None or product_of(reader) is not None else costs.put_together(cut.bytes, cut.blocks)
+    if not seconds:
+        return cost
+    laid = costs.arithmetic.name("", seconds, "s", "blocks put together")
+    return replace(cost, seconds=cost.seconds + laid, saved_seconds=cost.saved_seconds - float(seconds))
 
 
 def _gathered_beside(

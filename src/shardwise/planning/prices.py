@@ -28,8 +28,9 @@ ITEM_BYTES = {
 
 
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
-AMONG_ZEROS = 1.5  # copies of a gathered array that zeros and the block among them take: 1.2 on v4 and v5e, to 2 on v6e
+AMONG_ZEROS = 1.3  # copies of a gathered array that zeros and the block among them take: 0.9 on v7x, 1.8 on v5p
 STARTING = 3  # times as long as the rest of a product its start takes at most
+LEAST_NEXT = 0.6  # of the least that a matmul takes, where it follows one like it
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
 # Copies that turn an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
@@ -166,10 +167,10 @@ class Costs:
             case "all-to-all" if blocks.is_ragged or blocks.deep:
                 return self.arithmetic.longest(EXCHANGED * self.turned(in_bytes), 2 * compiler.least_copy_seconds.value)
             case "all-to-all":
-                laid = in_bytes * self.hardware.sharers(self.mesh) / compiler.laid_bytes_per_s.value
-                return laid if self.holds(in_bytes) or not compiler.kept_bytes.value else max(laid, self.copy(in_bytes))
+                return in_bytes * self.hardware.sharers(self.mesh) / compiler.laid_bytes_per_s.value
             case "all-gather" if summed:
-                return AMONG_ZEROS * self.copy(out_bytes)
+                near = out_bytes <= compiler.kept_bytes.value
+                return AMONG_ZEROS * (self._memory(out_bytes, out_bytes) if near else self.copy(out_bytes))
             case "all-reduce" if self.hardware.devices_per_chip > 1 and self.shape is not None:
                 return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
@@ -225,6 +226,13 @@ class Costs:
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
             case _:
                 return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
+
+    def put_together(self, out_bytes: float, blocks: Blocks) -> float:
+        """Seconds to put blocks of a gather together that end within a tile, for what is no matmul."""
+        if self.hardware.compiler is None or not blocks.is_ragged:
+            return 0.0
+        room = blocks.padded * out_bytes
+        return self._memory(0.0, room) if blocks.tiles == "rows" and not blocks.deep else self.turned(room)
 
     def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
         """Of what one device sends in a collective, the bytes that leave its node, or its slice."""
@@ -294,8 +302,7 @@ class Costs:
             arithmetic /= compiler.efficiency.value
             arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
             arithmetic += start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
-            if not is_next:
-                arithmetic = self.arithmetic.longest(arithmetic, compiler.least_seconds.value)
+            arithmetic = self.arithmetic.longest(arithmetic, compiler.least_seconds.value * (LEAST_NEXT if is_next else 1.0))
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))

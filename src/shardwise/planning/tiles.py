@@ -145,6 +145,6 @@ def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
     """
     if dim < len(shard) - 1:
         return "loose" if _up(shard[-1], LANES) > LOOSE * shard[-1] else "whole"
-    turns = len(shard) > 1 and shard[-2] % LANES == 0
+    turns = len(shard) > 1 and shard[-2] % LANES == 0 and shard[dim] % SUBLANES == 0
     tiles, rest = divmod(shard[dim], LANES)
     return "whole" if (turns if rest else tiles % 2 == 0) else "one"
