@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
+from shardwise.planning.copies import Moved, with_copies
 from shardwise.planning.fused_cost import ring_cost
-from shardwise.planning.neighbours import Cut, on_one_clock
-from shardwise.planning.prices import FETCHED, Costs, StepCost, einsum_flops
+from shardwise.planning.neighbours import on_one_clock
+from shardwise.planning.prices import Costs, StepCost, einsum_flops
 from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
 from shardwise.program import Program
 from shardwise.steps import (
@@ -96,8 +97,8 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     wire: dict[tuple[str, Axes], float] = {}
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
     orders = {name: costs.order(shape_of(layout)) for name, layout in states[0].items()}  # in which each array lies in memory
-    cuts: dict[int, Cut] = {}
-    whole = dict(held)
+    given_bytes = {name: (held[name], orders[name]) for name in held}
+    moved: list[Moved] = []
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         took = sum([held[name] for name in consumed(step)])
         if product_of(step) is not None:
@@ -108,14 +109,8 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
         blocks = step_blocks(step, before, after, shape_of, orders)
-        if isinstance(step, Slice | AllGather):
-            cuts[len(priced)] = Cut(made, blocks)
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
-        if isinstance(step, Einsum) and all(isinstance(each, Slice) for each in program.steps[: len(priced)]):
-            cost = _fetched(cost, [whole[name] for name in consumed(step)], took, made, costs)
-        if isinstance(step, Einsum) and (operand := _turned_operand(program, len(priced), before, given, orders)):
-            laid = costs.arithmetic.name("", costs.turned(held[operand]), "s", f"{operand} turned for the all-to-all")
-            cost = replace(cost, seconds=cost.seconds + laid, saved_seconds=cost.saved_seconds - float(laid))
+        moved.append(Moved(took, made, blocks))
         last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None
         if last and (copied := costs.leaving(kind(step), moved_axes(step), made, blocks, touched(step) in given)):
             cost = replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
@@ -127,7 +122,8 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             given.pop(name, None)
             held.pop(name, None)
         held[touched(step)] = size
-    priced = on_one_clock(program, states, priced, cuts, costs, sizes)
+    priced = with_copies(program, states, priced, moved, given_bytes, costs)
+    priced = on_one_clock(program, states, priced, costs, sizes)
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
     total = math.fsum(cost.seconds for cost in priced) + (costs.dispatch if priced else 0.0)
@@ -161,32 +157,6 @@ def step_blocks(
     names = before[array].names
     shapes = [shape_of(layouts[array]) for layouts in (before, after)]
     return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes, orders[array])
-
-
-def _fetched(cost: StepCost, inputs: Sequence[float], took: float, made: float, costs: Costs) -> StepCost:
-    """The cost of a matmul that starts a program: a chip that fetches its inputs, whole, waits for them."""
-    fetched, waited = costs.fetched(inputs)
-    if not fetched:
-        return cost
-    near = min(1.0, fetched / sum(inputs))
-    seconds = costs.einsum(costs.arithmetic.name("FLOPs", cost.flops, "FLOPs"), took * (1 - near * (1 - FETCHED)), made)
-    seconds = seconds + costs.arithmetic.name("", waited, "s", "inputs fetched")
-    return replace(cost, seconds=seconds, saved_seconds=float(cost.seconds - seconds))
-
-
-def _turned_operand(
-    program: Program, number: int, before: Mapping[str, Layout], given: Mapping[str, Layout], orders: Mapping[str, Order | None]
-) -> str | None:  # fmt: skip
-    """The input that TPU compilers turn for a matmul: one of two dimensions, whose fastest an all-to-all cuts at once."""
-    step, following = program.steps[number : number + 2] if number + 1 < len(program.steps) else (None, None)
-    if not isinstance(step, Einsum) or not isinstance(following, AllToAll) or following.array != step.result:
-        return None
-    for operand in step.operands:
-        order = orders.get(operand)
-        if operand in given and order is not None and len(order) == 2:
-            if before[operand].names[order[-1]] == following.target_dim:
-                return operand
-    return None
 
 
 def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:

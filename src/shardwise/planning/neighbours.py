@@ -10,41 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from shardwise.layout import Layout
 from shardwise.planning.fused_cost import priced
 from shardwise.planning.prices import Beside, Costs, StepCost
-from shardwise.planning.tiles import Blocks
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, Fused, GatherEinsum, Slice, Step, collectives_of, consumed, moved_axes, product_of, touched
+from shardwise.steps import AllGather, Fused, GatherEinsum, Step, consumed, moved_axes, touched
 
 States = Sequence[Mapping[str, Layout]]
 
 
-class Cut(NamedTuple):
-    """What a slice keeps, or a gather joins: its bytes on a device, and how it lies in memory."""
-
-    bytes: float
-    blocks: Blocks
-
-
 def on_one_clock(
-    program: Program, states: States, found: Sequence[StepCost], cuts: Mapping[int, Cut], costs: Costs, sizes: Mapping[str, int]
+    program: Program, states: States, found: Sequence[StepCost], costs: Costs, sizes: Mapping[str, int]
 ) -> list[StepCost]:  # fmt: skip
     """What each step takes of the clock, given what it would take alone.
 
     Args:
         states: the layouts before each step.
         found: the cost of each step, one after the other.
-        cuts: what each slice keeps, and each gather joins.
     """
     known, compiler = list(found), costs.hardware.compiler
-    if compiler is None:
+    if compiler is None or len(known) < 2:
         return known
-    for number, cut in cuts.items():
-        kept = isinstance(program.steps[number], Slice)
-        known[number] = (_cut_out if kept else _put_together)(program, number, known[number], cut, costs)
     if compiler.gathers_ahead.value:
         room = [float(cost.seconds) for cost in known]
         for number, step in enumerate(program.steps):
@@ -54,28 +41,6 @@ def on_one_clock(
         if isinstance(step, GatherEinsum) and known[number].exposed_seconds:
             known[number] = _begun_ahead(program, number, step, known, costs, sizes, states[number])
     return known
-
-
-def _cut_out(program: Program, number: int, cost: StepCost, cut: Cut, costs: Costs) -> StepCost:
-    """The cost of a slice: none where a matmul or another slice reads what is kept; others take a copy of it."""
-    array = touched(program.steps[number])
-    reader = next((each for each in program.steps[number + 1 :] if array in _uses(each)), None)
-    moved = {part.array for part in collectives_of(reader)} if isinstance(reader, Fused) else set()
-    if isinstance(reader, Slice | Einsum) or (isinstance(reader, Fused) and array not in moved):
-        return replace(cost, seconds=0.0, saved_seconds=float(cost.seconds))
-    seconds = costs.cut_out(cut.bytes, cut.blocks)
-    return replace(cost, seconds=seconds, saved_seconds=float(cost.seconds - seconds))
-
-
-def _put_together(program: Program, number: int, cost: StepCost, cut: Cut, costs: Costs) -> StepCost:
-    """The cost of a gather: a matmul takes its blocks as they are, others once they are put together."""
-    array = touched(program.steps[number])
-    reader = next((each for each in program.steps[number + 1 :] if array in _uses(each)), None)
-    seconds = 0.0 if reader is None or product_of(reader) is not None else costs.put_together(cut.bytes, cut.blocks)
-    if not seconds:
-        return cost
-    laid = costs.arithmetic.name("", seconds, "s", "blocks put together")
-    return replace(cost, seconds=cost.seconds + laid, saved_seconds=cost.saved_seconds - float(seconds))
 
 
 def _gathered_beside(

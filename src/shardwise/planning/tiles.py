@@ -130,7 +130,7 @@ def _is_whole(dim: int, shard: Sequence[int]) -> bool:
 
 
 def _joined(dim: int, shard: Sequence[int]) -> Tiles:
-    """How the blocks of a gather lie: what ends within a tile is gathered along a dimension of its own, and then put together."""
+    """How the blocks of a gather lie: those that end within a tile are gathered along a dimension of their own."""
     if _is_whole(dim, shard):
         return "whole"
     if dim == len(shard) - 2:
