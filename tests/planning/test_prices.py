@@ -128,7 +128,7 @@ def test_memory_holds_dimensions_in_the_order_that_pads_them_least(shape, order)
 
 
 def test_blocks_lie_as_memory_holds_them():
-    """1280 x 1272 is held with the first dimension fastest: its blocks are whole tiles there, and would not be the other way."""
+    """1280 x 1272 is held with its first dimension fastest: blocks of that are whole tiles then."""
     before, after = (1280, 1272), (5120, 1272)
     assert memory_order(before) == (1, 0)
     assert blocks_of("all-gather", (0, 0), before, after, memory_order(before)) == Blocks(target_first=True)

@@ -155,8 +155,8 @@ def step_blocks(
         case _:
             return PLAIN
     names = before[array].names
-    shapes = [shape_of(layouts[array]) for layouts in (before, after)]
-    return blocks_of(kind(step), (names.index(source), names.index(target)), *shapes, orders[array])
+    took, made = (shape_of(layouts[array]) for layouts in (before, after))
+    return blocks_of(kind(step), (names.index(source), names.index(target)), took, made, orders[array])
 
 
 def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:
