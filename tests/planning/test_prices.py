@@ -9,7 +9,7 @@ from shardwise.chips.links import collective_seconds, pricer
 from shardwise.layout import Layout
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import Costs
+from shardwise.planning.prices import AMONG_ZEROS, Costs
 from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import rank
 from shardwise.planning.tiles import Blocks, blocks_of, memory_order
@@ -45,7 +45,7 @@ def test_a_gather_over_a_whole_slice_is_compiled_as_a_sum(target, mesh, axes, su
     )
     links, parts = costs.hardware.links, costs.mesh.extent(tuple(axes))
     once = whole * (parts - 1) / parts / (2 * links.bytes_per_s.value)  # one ring, both ways
-    assert gathered == pytest.approx(added + 1.5 * costs.copy(whole) if summed else once)
+    assert gathered == pytest.approx(added + AMONG_ZEROS * costs.copy(whole) if summed else once)
 
 
 def test_on_a_plane_of_chips_small_gathers_alone_are_sums():

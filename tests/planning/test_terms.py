@@ -150,4 +150,4 @@ def test_what_a_compiler_makes_a_sum_is_said():
         "blocks laid out in memory",
     ]
     assert price.terms[0].symbols == "2 · max(L, V · (n-1)/n / W)"
-    assert price.terms[1].symbols == "1.5 · V / copied"
+    assert price.terms[1].symbols == "1.3 · V / copied"

@@ -67,7 +67,7 @@ def _gathered_beside(
         cost,
         seconds=cost.seconds + name("", overlapped, "s", f"beside step {first + 1}"),
         exposed_seconds=cost.exposed_seconds - hidden,
-        saved_seconds=float(hidden),
+        saved_seconds=cost.saved_seconds + float(hidden),
         beside=Beside(first, after, float(hidden)),
     )
 
@@ -115,4 +115,4 @@ def _begun_ahead(
         return cost
     played = ring.played(ahead=costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))
     saved, exposed = float(cost.seconds - played.seconds), min(played.exposed_seconds, ring.moving)
-    return replace(cost, seconds=played.seconds, exposed_seconds=exposed, saved_seconds=saved, ahead_seconds=ahead)
+    return replace(cost, seconds=played.seconds, exposed_seconds=exposed, saved_seconds=cost.saved_seconds + saved, ahead_seconds=ahead)
