@@ -66,7 +66,9 @@ def with_copies(
                 waits = all(isinstance(each, Slice) for each in program.steps[:number])
                 cost = _fetched(cost, [inputs[name][0] for name in step.operands], bytes_, costs) if waits else cost
                 operand = _turned(program, number, states[number], {k: v[1] for k, v in inputs.items() if k not in made})
-                seconds = costs.turned(inputs[operand][0]) if operand else 0.0
+                seconds = (
+                    costs.turned(costs.arithmetic.name("S", inputs[operand][0], "B", "bytes of a shard")) if operand else 0.0
+                )
                 known.append(_beside(cost, seconds, f"{operand} turned for the all-to-all", costs))
             case _:
                 known.append(cost)

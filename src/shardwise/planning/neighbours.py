@@ -115,4 +115,6 @@ def _begun_ahead(
         return cost
     played = ring.played(ahead=costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))
     saved, exposed = float(cost.seconds - played.seconds), min(played.exposed_seconds, ring.moving)
-    return replace(cost, seconds=played.seconds, exposed_seconds=exposed, saved_seconds=cost.saved_seconds + saved, ahead_seconds=ahead)
+    return replace(
+        cost, seconds=played.seconds, exposed_seconds=exposed, saved_seconds=cost.saved_seconds + saved, ahead_seconds=ahead
+    )
