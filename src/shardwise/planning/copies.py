@@ -2,8 +2,9 @@
 
 - A matmul reads a slice, and the blocks of a gather, where they are; for others a slice is copied, and the blocks are put
   together first.
-- A matmul that starts a program waits until its inputs are fetched to the chip's own memory.
-- A matmul whose result an all-to-all cuts at once has an input turned: one of two dimensions, the fastest of which is cut.
+- Inputs that the chip's own memory has room for are fetched there from the start on, whole, one after the other: a matmul
+  or a slice waits for its own.
+- A matmul whose result an all-to-all cuts at once has an input turned: one of two dimensions, the last of which is cut.
 
 Read off some 400 compiled programs of random shapes on five chips (libtpu 0.0.50).
 """
@@ -11,7 +12,7 @@ Read off some 400 compiled programs of random shapes on five chips (libtpu 0.0.5
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shardwise.layout import Layout
@@ -53,26 +54,60 @@ def with_copies(
     """
     if costs.hardware.compiler is None:
         return list(found)
-    known = []
+    known, fetching = [], _Fetching(costs, {name: size for name, (size, _) in inputs.items()})
     for number, (step, cost, bytes_) in enumerate(zip(program.steps, found, moved, strict=True)):
         match step:
             case Slice():
-                known.append(_instead(cost, _cut_out(step, _reader(program, number), bytes_, costs)))
+                seconds = _cut_out(step, _reader(program, number), bytes_, costs)
+                cost = fetching.read([step.array] if seconds else [], _instead(cost, seconds))
             case AllGather():
                 seconds = _put_together(_reader(program, number), bytes_, costs)
-                known.append(_beside(cost, seconds, "blocks put together", costs))
+                cost = _beside(cost, seconds, "blocks put together", costs)
             case Einsum():
-                made = {touched(each) for each in program.steps[:number]}
-                waits = all(isinstance(each, Slice) for each in program.steps[:number])
-                cost = _fetched(cost, [inputs[name][0] for name in step.operands], bytes_, costs) if waits else cost
-                operand = _turned(program, number, states[number], {k: v[1] for k, v in inputs.items() if k not in made})
-                seconds = (
-                    costs.turned(costs.arithmetic.name("S", inputs[operand][0], "B", "bytes of a shard")) if operand else 0.0
-                )
-                known.append(_beside(cost, seconds, f"{operand} turned for the all-to-all", costs))
+                operand = _turned(program, number, states[number], {name: inputs[name][1] for name in fetching.given})
+                size = costs.arithmetic.name("S", inputs[operand][0], "B", "bytes of a shard") if operand else 0.0
+                cost = fetching.read(step.operands, _near(cost, step, bytes_, inputs, fetching, costs))
+                cost = _beside(cost, costs.turned(size), f"{operand} turned for the all-to-all", costs)
+            case _ if isinstance(step, Fused):
+                sent = {part.array for part in collectives_of(step)}
+                cost = fetching.read([name for name in consumed(step) if name not in sent], cost)
             case _:
-                known.append(cost)
+                pass
+        fetching.after(step, cost)
+        known.append(cost)
     return known
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """What is fetched of the inputs, from the start of a program on, and the clock beside it.
+
+    `given` are the inputs that nothing but slices took so far, with their bytes.
+    """
+
+    costs: Costs
+    given: dict[str, float]
+    clock: float = 0.0
+    done: float = 0.0
+    fetched: set[str] = field(default_factory=set)
+
+    def read(self, names: Sequence[str], cost: StepCost) -> StepCost:
+        """The cost of a step that reads arrays, once those of them that are inputs are there."""
+        sizes = [self.given[name] for name in names if name in self.given and name not in self.fetched]
+        self.fetched.update(names)
+        taken, seconds = self.costs.fetched(sizes)
+        if not taken:
+            return cost
+        self.done += float(seconds)
+        waited = self.costs.arithmetic.name("", min(1.0, max(0.0, self.done - self.clock) / float(seconds)) * seconds, "s")
+        return _beside(cost, waited, "inputs fetched", self.costs)
+
+    def after(self, step: Step, cost: StepCost) -> None:
+        """Go on behind a step."""
+        self.clock += float(cost.seconds)
+        if not isinstance(step, Slice):
+            for name in {*consumed(step), touched(step)}:
+                self.given.pop(name, None)
 
 
 def _instead(cost: StepCost, seconds: float) -> StepCost:
@@ -106,15 +141,17 @@ def _put_together(reader: Step | None, bytes_: Moved, costs: Costs) -> float:
     return costs.put_together(bytes_.made, bytes_.blocks)
 
 
-def _fetched(cost: StepCost, inputs: Sequence[float], bytes_: Moved, costs: Costs) -> StepCost:
-    """The cost of a matmul that starts a program."""
-    fetched, waited = costs.fetched(inputs)
-    if not fetched:
+def _near(
+    cost: StepCost, step: Einsum, bytes_: Moved, inputs: Mapping[str, tuple[float, Order | None]], fetching: _Fetching, costs: Costs
+) -> StepCost:  # fmt: skip
+    """The cost of a matmul of inputs that have been fetched."""
+    mine = [inputs[name][0] for name in step.operands if name in fetching.given]
+    fetched, _ = costs.fetched(mine)
+    if not fetched or len(mine) < len(step.operands):
         return cost
-    near = min(1.0, fetched / sum(inputs))
+    near = fetched / sum(mine)
     flops = costs.arithmetic.name("FLOPs", cost.flops, "FLOPs")
-    seconds = costs.einsum(flops, bytes_.took * (1 - near * (1 - FETCHED)), bytes_.made)
-    return _instead(cost, seconds + costs.arithmetic.name("", waited, "s", "inputs fetched"))
+    return _instead(cost, costs.einsum(flops, bytes_.took * (1 - near * (1 - FETCHED)), bytes_.made))
 
 
 def _turned(
@@ -125,7 +162,6 @@ def _turned(
     if not isinstance(following, AllToAll) or following.array != touched(step):
         return None
     for operand in consumed(step):
-        order = orders.get(operand)
-        if order is not None and len(order) == 2 and before[operand].names[order[-1]] == following.target_dim:
+        if orders.get(operand) == (0, 1) and before[operand].names[1] == following.target_dim:
             return operand
     return None

@@ -138,7 +138,10 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
 
             events, block = matmul_gather(costs.mesh.extent(gather.axes), way, chunks, chunks), product.out[1]
             ring = _ring(events, chunks, costs, gather.axes, way, block, product.flops, multiply, flops_of_block=product.flops)
-            return replace(ring, copy=lambda share: costs.copy(share * block), held_bytes=3 * block)
+            least = 0.0 if costs.hardware.compiler is None else costs.hardware.compiler.least_copy_seconds.value
+            return replace(
+                ring, copy=lambda share: costs.arithmetic.longest(costs.copy(share * block), least), held_bytes=3 * block
+            )
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
             for gather in gathers:

@@ -302,7 +302,8 @@ class Costs:
             arithmetic /= compiler.efficiency.value
             arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
             arithmetic += start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
-            arithmetic = self.arithmetic.longest(arithmetic, compiler.least_seconds.value * (LEAST_NEXT if is_next else 1.0))
+            least = compiler.least_seconds.value * (LEAST_NEXT if is_next else 1.0)
+            arithmetic = arithmetic if arithmetic > least else self.arithmetic.longest(arithmetic, least)
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))

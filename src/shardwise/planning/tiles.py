@@ -141,10 +141,17 @@ def _joined(dim: int, shard: Sequence[int]) -> Tiles:
 def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
     """How the blocks of a scatter lie; `one` that are no even number of tiles and cannot be laid the other way round.
 
-    The product before it is laid out as the scatter wants it: nothing is copied.
+    The product before it is laid out as the scatter wants it: nothing is copied. Behind another dimension only what is whole
+    the other way round, too, is scattered.
     """
-    if dim < len(shard) - 1:
-        return "loose" if _up(shard[-1], LANES) > LOOSE * shard[-1] else "whole"
-    turns = len(shard) > 1 and shard[-2] % LANES == 0 and shard[dim] % SUBLANES == 0
-    tiles, rest = divmod(shard[dim], LANES)
+    size, from_end = shard[dim], len(shard) - dim
+    if from_end > 2:
+        return "whole"
+    if any(one > 1 for one in shard[:-2]):
+        return "whole" if size % LANES == 0 and shard[-1] % LANES == 0 else "one"
+    if from_end == 2:
+        odd = size % SUBLANES or (size > SUBLANES and size // SUBLANES % 2)
+        return "loose" if _up(shard[-1], LANES) > LOOSE * shard[-1] else "one" if odd else "whole"
+    turns = len(shard) > 1 and shard[-2] % LANES == 0 and size % SUBLANES == 0
+    tiles, rest = divmod(size, LANES)
     return "whole" if (turns if rest else tiles % 2 == 0) else "one"
