@@ -53,7 +53,7 @@ def seconds(kind: str, chip: Hardware, mesh: Mesh, axes: tuple[str, ...], whole:
 
 def reshard_seconds(chip: str, mesh: Mesh, sizes: dict[str, int], before: Layout, after: Layout) -> float:
     equation = Equation((Operand("A", before),), Operand("A", after))
-    return rank(problem(equation, sizes, mesh, chip))[0].estimate.seconds
+    return least_alone(rank(problem(equation, sizes, mesh, chip)))
 
 
 # Collectives on links.

@@ -99,8 +99,12 @@ class _Fetching:
         if not taken:
             return cost
         self.done += float(seconds)
-        waited = self.costs.arithmetic.name("", min(1.0, max(0.0, self.done - self.clock) / float(seconds)) * seconds, "s")
-        return _beside(cost, waited, "inputs fetched", self.costs)
+        waited = min(float(seconds), self.done - self.clock)
+        if waited <= 0:
+            return cost
+        if waited < float(seconds):
+            seconds = self.costs.arithmetic.name("waited", waited, "s", "what of it no step before overlaps")
+        return replace(_beside(cost, seconds, "inputs fetched", self.costs), fetched_seconds=float(seconds))
 
     def after(self, step: Step, cost: StepCost) -> None:
         """Go on behind a step."""
@@ -142,7 +146,8 @@ def _put_together(reader: Step | None, bytes_: Moved, costs: Costs) -> float:
 
 
 def _near(
-    cost: StepCost, step: Einsum, bytes_: Moved, inputs: Mapping[str, tuple[float, Order | None]], fetching: _Fetching, costs: Costs
+    cost: StepCost, step: Einsum, bytes_: Moved, inputs: Mapping[str, tuple[float, Order | None]], fetching: _Fetching,
+    costs: Costs,
 ) -> StepCost:  # fmt: skip
     """The cost of a matmul of inputs that have been fetched."""
     mine = [inputs[name][0] for name in step.operands if name in fetching.given]
@@ -151,7 +156,8 @@ def _near(
         return cost
     near = fetched / sum(mine)
     flops = costs.arithmetic.name("FLOPs", cost.flops, "FLOPs")
-    return _instead(cost, costs.einsum(flops, bytes_.took * (1 - near * (1 - FETCHED)), bytes_.made))
+    read = costs.arithmetic.name("read", float(bytes_.took) * (1 - near * (1 - FETCHED)), "B")
+    return _instead(cost, costs.einsum(flops, read, bytes_.made))
 
 
 def _turned(

@@ -58,7 +58,8 @@ class StepCost:
 
     `transfer_seconds` is how long data moves, `exposed_seconds` what of it no product hides; `network_bytes` are those of
     `wire_bytes` that leave a node, or a slice. `seconds` are those of the clock, `saved_seconds` less than of the step alone:
-    some of a gather may run `beside` other steps, and the first hops of a ring start up to `ahead_seconds` before it.
+    some of a gather may run `beside` other steps, and the first hops of a ring start up to `ahead_seconds` before it. It waits
+    for `fetched_seconds` of them first, until inputs are in the chip's own memory.
     """
 
     seconds: float
@@ -71,6 +72,7 @@ class StepCost:
     beside: Beside | None = None
     ahead_seconds: float = 0.0
     saved_seconds: float = 0.0
+    fetched_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None or kind not in ("all-gather", "all-to-all"):
             return 0.0
-        room, summed = blocks.padded * out_bytes, self.is_summed(kind, axes, out_bytes, blocks)
+        room, summed = self._room(out_bytes, blocks), self.is_summed(kind, axes, out_bytes, blocks)
         match kind, blocks.tiles:
             case ("all-gather", _) if summed:
                 return 0.0
@@ -227,11 +229,17 @@ class Costs:
             case _:
                 return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
 
+    def _room(self, array_bytes: float, blocks: Blocks) -> float:
+        """The bytes that an array takes in memory."""
+        if blocks.padded == 1:
+            return array_bytes
+        return self.arithmetic.name("p", blocks.padded, "", "times its size, padded to whole tiles") * array_bytes
+
     def put_together(self, out_bytes: float, blocks: Blocks) -> float:
         """Seconds to put blocks of a gather together that end within a tile, for what is no matmul."""
         if self.hardware.compiler is None or not blocks.is_ragged:
             return 0.0
-        room = blocks.padded * out_bytes
+        room = self._room(out_bytes, blocks)
         return self._memory(0.0, room) if blocks.tiles == "rows" and not blocks.deep else self.turned(room)
 
     def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
@@ -280,7 +288,7 @@ class Costs:
         """Seconds to copy the kept part to where a collective takes it, or a program's result stands."""
         compiler = self.hardware.compiler
         least = 0.0 if compiler is None else compiler.slice_seconds.value
-        return max(self.copy(blocks.padded * out_bytes), least)
+        return max(self.copy(self._room(out_bytes, blocks)), least)
 
     def fetched(self, sizes: Iterable[float]) -> tuple[float, float]:
         """Of inputs of so many bytes each, those that a chip fetches before it multiplies; and the seconds that takes."""

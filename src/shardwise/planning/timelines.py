@@ -128,6 +128,10 @@ def _spans(
     sizes: Mapping[str, int], before: Mapping[str, Layout],
 ) -> Iterator[Span]:  # fmt: skip
     line = f"step {number}: {describe(step)}"
+    if cost.fetched_seconds:
+        yield Span("inputs fetched", COMPUTE, "wait", now, cost.fetched_seconds, line=line)
+        now += cost.fetched_seconds
+        cost = replace(cost, seconds=cost.seconds - cost.fetched_seconds)
     if isinstance(step, Fused):
         yield from _ring(step, cost, moving, now, costs, sizes, before, line)
         return
@@ -152,6 +156,9 @@ def _ring(
     """The events of a ring as they were played."""
     ring = priced(step, costs, sizes, before)
     played = ring.played(ahead=cost.ahead_seconds, record=True)
+    if ring.laid:
+        yield Span("operand laid out", COMPUTE, "compute", now, ring.laid, line=line)
+        now += ring.laid
     block = cost.wire_bytes / max(1.0, sum(_blocks(each.event, ring.width) for each in played.happened))
     count = itertools.count(1)
     for happened in played.happened:
@@ -171,7 +178,7 @@ def _ring(
             case Loop(trips) as event:
                 moved = _blocks(event, ring.width) * block
                 yield Span(f"{trips} more trips", COMPUTE, "loop", start, happened.seconds, None, moving, moved, line)
-    left = cost.seconds - played.busy_seconds if not ring.hides else 0.0
+    left = cost.seconds - ring.laid - played.busy_seconds if not ring.hides else 0.0
     if left > 0 and moving is not None:  # what hides behind nothing
         start = now + played.busy_seconds
         yield Span(moving.name, ring.lanes[0], "transfer", start, left, None, moving, cost.wire_bytes, line)
