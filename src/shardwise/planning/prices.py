@@ -30,8 +30,9 @@ ITEM_BYTES = {
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
 AMONG_ZEROS = 1.3  # copies of a gathered array that zeros and the block among them take: 0.9 on v7x, 1.8 on v5p
 STARTING = 3  # times as long as the rest of a product its start takes at most
-LEAST_NEXT = 0.6  # of the least that a matmul takes, where it follows one like it
+LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like it: 0.65 on v6e, 0.9 on v4
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
+SMALL = 4e5  # bytes: matmuls of less than 0.2 to 0.6 MB wait for nothing, and copies take their least
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
 # Copies that turn an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
 # dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
@@ -208,6 +209,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None or kind not in ("all-gather", "all-to-all"):
             return 0.0
+        blocks = PLAIN if blocks.padded * out_bytes < SMALL else blocks
         room, summed = self._room(out_bytes, blocks), self.is_summed(kind, axes, out_bytes, blocks)
         match kind, blocks.tiles:
             case ("all-gather", _) if summed:
@@ -240,7 +242,8 @@ class Costs:
         if self.hardware.compiler is None or not blocks.is_ragged:
             return 0.0
         room = self._room(out_bytes, blocks)
-        return self._memory(0.0, room) if blocks.tiles == "rows" and not blocks.deep else self.turned(room)
+        easy = room < SMALL or (blocks.tiles == "rows" and not blocks.deep)
+        return self._memory(0.0, room) if easy else self.turned(room)
 
     def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
         """Of what one device sends in a collective, the bytes that leave its node, or its slice."""
@@ -293,7 +296,7 @@ class Costs:
     def fetched(self, sizes: Iterable[float]) -> tuple[float, float]:
         """Of inputs of so many bytes each, those that a chip fetches before it multiplies; and the seconds that takes."""
         compiler = self.hardware.compiler
-        taken = 0.0 if compiler is None else sum(size for size in sizes if size <= compiler.near_bytes.value)
+        taken = 0.0 if compiler is None else sum(size for size in sizes if SMALL <= size <= compiler.near_bytes.value)
         return taken, self._memory(self.arithmetic.name("inputs", taken, "B"), 0.0)
 
     def einsum(self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False) -> float:
@@ -309,9 +312,9 @@ class Costs:
             leaving = compiler.results_per_s.value / self.hardware.sharers(self.mesh)
             arithmetic /= compiler.efficiency.value
             arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
-            arithmetic += start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
+            begun = arithmetic + start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
             least = compiler.least_seconds.value * (LEAST_NEXT if is_next else 1.0)
-            arithmetic = arithmetic if arithmetic > least else self.arithmetic.longest(arithmetic, least)
+            arithmetic = begun if begun > arithmetic + least else arithmetic + least
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))

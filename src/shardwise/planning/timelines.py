@@ -129,7 +129,7 @@ def _spans(
 ) -> Iterator[Span]:  # fmt: skip
     line = f"step {number}: {describe(step)}"
     if cost.fetched_seconds:
-        yield Span("inputs fetched", COMPUTE, "wait", now, cost.fetched_seconds, line=line)
+        yield Span("inputs fetched", COMPUTE, "compute", now, cost.fetched_seconds, line=line)
         now += cost.fetched_seconds
         cost = replace(cost, seconds=cost.seconds - cost.fetched_seconds)
     if isinstance(step, Fused):
