@@ -174,6 +174,8 @@ class Costs:
             case "all-gather" if summed:
                 near = out_bytes <= compiler.kept_bytes.value
                 return AMONG_ZEROS * (self._memory(out_bytes, out_bytes) if near else self.copy(out_bytes))
+            case "all-gather" if blocks.is_ragged and out_bytes < SMALL:
+                return self._memory(0.0, out_bytes)  # of programs that take as long, one with less to put together
             case "all-reduce" if self.hardware.devices_per_chip > 1 and self.shape is not None:
                 return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
