@@ -93,13 +93,13 @@ def random_case(
 
 def _random_equation(random: Random, mesh: Mesh, operands: int, rank: int, partial: float, free: float, via: float) -> Equation:
     pool = DIMS[: random.randint(1, min(len(DIMS), rank + operands - 1))]
-    summands = mesh.names if random.random() < partial else ()
+    unreduced = mesh.names if random.random() < partial else ()
     left = []
     for number in range(operands):
         dims = random.sample(pool, random.randint(1, min(rank, len(pool))))
         name = ARRAYS[number] if random.random() < 0.95 else "A"
         # Two operands that are unreduced over one axis are reduced before they are multiplied: legal, and tried too.
-        left.append(Operand(name, random_layout(random, dims, mesh.names, summands if random.random() < 0.5 else ())))
+        left.append(Operand(name, random_layout(random, dims, mesh.names, unreduced if random.random() < 0.5 else ())))
     known = list(dict.fromkeys(dim for operand in left for dim in operand.dims))
     kept = random.sample(known, random.randint(0 if random.random() < 0.2 else 1, min(rank, len(known))))
     # Partial sums over several axes can surely be made where one operand is split, or unreduced, over all of them.

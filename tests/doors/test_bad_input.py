@@ -225,7 +225,7 @@ EINSUMS = [
         LayoutError,
         [
             "A[I]{U_x} cannot be placed: partial sums come from a computation; "
-            "place the summands along a dimension of their own, as A[N_x, I], and sum over N"
+            "place them along a dimension of their own, as A[N_x, I], and sum over N"
         ],
         id="partial sums given as a host array",
     ),
@@ -474,7 +474,7 @@ PUTS = [
         (A, "A[I, J]{U_x}"),
         LayoutError,
         "A[I, J]{U_x} cannot be placed: partial sums come from a computation; "
-        "place the summands along a dimension of their own, as A[N_x, I], and sum over N",
+        "place them along a dimension of their own, as A[N_x, I], and sum over N",
         id="unreduced",
     ),
     pytest.param((A[:0], "A[I_x, J]"), ArrayError, "array A is empty: dimension I has size 0", id="empty"),

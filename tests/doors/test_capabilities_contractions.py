@@ -135,12 +135,12 @@ def test_D3_both_operands_sharded_in_the_contraction_are_multiplied_and_reduced(
         np.testing.assert_array_equal(whole, A @ B)
 
 
-def test_D3_between_multiplying_and_reducing_every_device_holds_a_summand():
+def test_D3_between_multiplying_and_reducing_every_device_holds_a_partial_sum():
     partial = sw.einsum("A[I, J_x] · B[J_x, K] -> C[I, K]{U_x}", A, B, mesh="x=4")
 
     assert laid_out(partial, "[I, K]{U_x}")
-    for k, summand in enumerate(held(partial)):
-        np.testing.assert_array_equal(summand, np.outer(A[:, k], B[k]))
+    for k, partial_sum in enumerate(held(partial)):
+        np.testing.assert_array_equal(partial_sum, np.outer(A[:, k], B[k]))
 
     c = sw.reshard(partial, "C[I, K]{U_x} -> C[I, K]")
     assert np.asarray(c)[:2, :2].tolist() == [[152, 158], [504, 526]]

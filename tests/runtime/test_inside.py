@@ -133,7 +133,7 @@ def test_a_manual_layer_equals_numpy_with_its_gradients_and_compiles_to_the_plan
     for step in planned_collectives((plan, chosen)):
         over = expected.setdefault(step.kind, {})
         over[",".join(step.axes)] = over.get(",".join(step.axes), 0) + 1
-    if not any(each.layout.unreduced for each in (*read.operands, read.result)):  # summands are laid out, and summed, outside
+    if not any(each.layout.unreduced for each in (*read.operands, read.result)):  # partial sums are added outside
         audit = sw.audit(function, *given)
         audit.assert_only(expected)
         if named == {"x", "y"}:

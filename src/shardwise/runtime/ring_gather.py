@@ -116,7 +116,7 @@ class _Run:
             parts = [(array, away) for array, (_, away) in zip(arrays, parts, strict=True)]
         factors = [[part, *self.cut(others, wanted, away, span)[1]] for part, away in parts]
         whole = [self.joined(list(arrays), term) for arrays, term in zip(zip(*factors, strict=True), wanted.terms, strict=True)]
-        new = product(whole, wanted, self.job.numbers, is_summand=True)
+        new = product(whole, wanted, self.job.numbers, accumulated=True)
         return new if before is None else before + new
 
     def elements_cut(self, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> int:

@@ -49,14 +49,14 @@ class Numbers:
         return jnp.dtype(self.preferred) if self.preferred is not None else jnp.result_type(*arrays)
 
 
-def product(arrays: Sequence[Any], wanted: Product, numbers: Numbers, *, is_summand: bool = False) -> Any:
+def product(arrays: Sequence[Any], wanted: Product, numbers: Numbers, *, accumulated: bool = False) -> Any:
     """One local einsum, in the dtype of running sums where it is to be added to one."""
     if wanted.terms == (wanted.out,):
         return arrays[0]
     names: dict[Any, int] = {}
     terms = [[names.setdefault(dim, len(names)) for dim in term] for term in wanted.terms]
     pairs = (x for pair in zip(arrays, terms, strict=True) for x in pair)
-    dtype = numbers.accumulate if is_summand and numbers.accumulate is not None else numbers.preferred
+    dtype = numbers.accumulate if accumulated and numbers.accumulate is not None else numbers.preferred
     return jnp.einsum(*pairs, [names[dim] for dim in wanted.out], precision=numbers.precision, preferred_element_type=dtype)
 
 

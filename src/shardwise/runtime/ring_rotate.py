@@ -89,7 +89,7 @@ def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
                 if total is not None:  # a product that waits for the sum takes the addition in
                     total, held = lax.optimization_barrier((total, held))
                 factors = [job.piece(array, k, part.away) for k, array in enumerate(held)]
-                new = product(factors, job.product, job.numbers, is_summand=True)
+                new = product(factors, job.product, job.numbers, accumulated=True)
                 total = new if total is None else total + new
             case _:
                 raise AssertionError(f"no event of a rotation: {event}")
@@ -112,7 +112,7 @@ def rotate_back(job: Rotation, k: int, other: Any, cotangent: Any) -> Any:
 def _with(job: Rotation, total: Any, held: Any, k: int, step: int, cotangent: Any) -> Any:
     """The cotangent of a shard of operand k, with what this step's product owes to a piece of it."""
     wanted = Product((job.product.out, job.product.terms[1 - k]), job.product.terms[k])
-    new = product([cotangent, job.piece(held, 1 - k, step)], wanted, job.numbers.backwards, is_summand=True)
+    new = product([cotangent, job.piece(held, 1 - k, step)], wanted, job.numbers.backwards, accumulated=True)
     pieces, at = job.steps // job.sizes[k], job.place(k)
     if pieces == 1:
         return new if total is None else total + new

@@ -77,7 +77,7 @@ class _Run:
                 case Matmul((part,), transfers):
                     arrived = flying.pop(transfers[0]) if transfers else None
                     start = self.job.ring.place(part.away_on(trip)) * self.width
-                    sums[part.span] = last = self.summand(start, part.span, arrived, last)
+                    sums[part.span] = last = self.partial_sum(start, part.span, arrived, last)
                 case Loop(trips, body):
                     flying, sums = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, sums))
                     last = next(reversed(sums.values()))
@@ -85,7 +85,7 @@ class _Run:
                     raise AssertionError(f"no event of a scattering ring: {event}")
         return flying, sums
 
-    def summand(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
+    def partial_sum(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
         """This device's product for one part of one block, added to the sum that arrived; made after `last`."""
         job, operands = self.job, self.operands
         total: Any = None
@@ -93,7 +93,7 @@ class _Run:
             operands, arrived, _ = held_back(operands, arrived, last)
         for wanted, arrays in zip(job.products, operands, strict=True):
             cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
-            new = product(cuts, wanted, job.numbers, is_summand=True)
+            new = product(cuts, wanted, job.numbers, accumulated=True)
             total = new if total is None else total + new
         if arrived is not None:
             total = total + arrived.astype(total.dtype)

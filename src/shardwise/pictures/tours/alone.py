@@ -55,8 +55,8 @@ def alone(equation: Equation, mesh: Mesh, values: Mapping[str, np.ndarray | Shar
         wholes.append(assemble(shards, layout, mesh))
     multiply = whole_product(equation)
     right = multiply(wholes)
-    summands = int(np.prod([mesh.extent(layout.unreduced) for layout, _ in held], dtype=int))
-    of = multiply([np.ones_like(whole) for whole in wholes]) * summands
+    per_sum = int(np.prod([mesh.extent(layout.unreduced) for layout, _ in held], dtype=int))
+    of = multiply([np.ones_like(whole) for whole in wholes]) * per_sum
     result = equation.result.layout.on(mesh)
     for device, coordinate in enumerate(mesh.coordinates()):
         parts, masks = zip(*(_embedded(layout, shards[device], whole.shape, coordinate, mesh)
