@@ -125,7 +125,7 @@ def test_repeated_work_stands_out_first():
     several = audit(f"{dot}\nROOT %g = {GATHER_X.replace('%p', '%d')}", needed=2 * 8**3 * 4)
     assert several.work.flops_per_device == 2 * 8**3
     assert several.work.repeated == 2
-    assert found(several).startswith("all products together are computed 2 times over")
+    assert found(several).startswith("all matmuls together are computed 2 times over")
     assert "2 times what the function asks for" in str(several)
     assert not audit(dot, needed=2 * 8**3 * 8).findings
 
@@ -220,7 +220,7 @@ def test_assert_matches_wants_a_plan():
 def test_assert_overlapped_names_what_is_bare():
     golden("jax-0.12/v5e-2x4/ring_pinned").assert_overlapped("collective-permute", axes="x")
     golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped(least=2)
-    with pytest.raises(AuditMismatchError, match=r"2 of 7 are hidden behind products, 7 asserted[\s\S]*programs.py:\d+"):
+    with pytest.raises(AuditMismatchError, match=r"2 of 7 are hidden behind matmuls, 7 asserted[\s\S]*programs.py:\d+"):
         golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped()
     with pytest.raises(AuditMismatchError, match="there is no all-gather"):
         golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped("all-gather")

@@ -101,7 +101,7 @@ class Audit(Contents):
         return stepwise(candidate.timeline(), self.timeline(hardware), candidate.program.steps)
 
     def assert_overlapped(self, kind: str | None = None, *, axes: Any = None, least: int | None = None) -> None:
-        """Hold the program to hide its collectives behind products.
+        """Hold the program to hide its collectives behind matmuls.
 
         Args:
             kind: only these, as `"collective-permute"`.

@@ -192,7 +192,7 @@ def _unmatched(planned: Counter[Move], compiled: Sequence[Move], hardware: Hardw
 def _also_sent_as(dtype: str, hardware: Hardware | None) -> tuple[str, ...]:
     """In which dtypes a compiler may send numbers of another without sending other numbers.
 
-    With float32 products in one bfloat16 pass, TPU's round before they send. A host has no 16-bit arithmetic: its
+    With float32 matmuls in one bfloat16 pass, TPU's round before they send. A host has no 16-bit arithmetic: its
     compiler widens what is to be added or multiplied, and may do so before it is sent.
     """
     if hardware is None:
@@ -214,7 +214,7 @@ def assert_overlapped(audit: Contents, kind: str | None, *, axes: Any, least: in
     bare = [collective for collective in chosen if not collective.hidden_by]
     needed = len(chosen) if least is None else least
     if len(chosen) - len(bare) < needed:
-        faults = [f"{len(chosen) - len(bare)} of {len(chosen)} are hidden behind products, {needed} asserted"]
+        faults = [f"{len(chosen) - len(bare)} of {len(chosen)} are hidden behind matmuls, {needed} asserted"]
         _fail(audit, "transfers that nothing hides", faults + [f"    {line(collective)}" for collective in bare])
 
 

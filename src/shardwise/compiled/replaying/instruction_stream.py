@@ -10,7 +10,7 @@ from shardwise.chips.placing import Site
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.replaying.kernels import Cores, copied, kernel
 from shardwise.compiled.replaying.traffic import remote_traffic, traffic
-from shardwise.compiled.replaying.work import products
+from shardwise.compiled.replaying.work import matmuls
 from shardwise.compiled.text.flow import carries_on
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.loops import trip_count
@@ -30,7 +30,7 @@ class Work:
 
     name: str
     femtoseconds: int
-    is_product: bool
+    is_matmul: bool
     flops: float
     peak_seconds: float
     line: str
@@ -171,12 +171,12 @@ class Recorder:
         line = self.sources.line(instruction)
         if (whole := femtoseconds(seconds)) or found.flops:
             place, op_name = line.place if line else "", metadata(instruction).get("op_name", "")
-            yield Work(instruction.name, whole, found.is_product, found.flops, found.peak_seconds, place, op_name)
+            yield Work(instruction.name, whole, found.is_matmul, found.flops, found.peak_seconds, place, op_name)
 
     def _collective(
         self, home: Computation, instruction: Instruction, started: Sequence[Collective], ends: dict[str, list[str]]
     ) -> Iterator[Step]:
-        if instruction.cycles or products(self.cores.book, home, instruction):
+        if instruction.cycles or matmuls(self.cores.book, home, instruction):
             yield from self._work(home, instruction)
         transfers = []
         for collective in started:

@@ -128,10 +128,10 @@ class _Lanes:
     def _work(self, step: Work) -> None:
         self.made.sums["flops",] += step.flops  # type: ignore[assignment]
         self.made.sums["peak_seconds",] += step.peak_seconds  # type: ignore[assignment]
-        kind = "product" if step.is_product else "compute"
+        kind = "product" if step.is_matmul else "compute"
         if step.femtoseconds:
             length = step.femtoseconds
-            if step.is_product and self.player.slowdown > 1:
+            if step.is_matmul and self.player.slowdown > 1:
                 moving = max((self.free[lane] - self.clock for lane in self.player.beside if lane in self.free), default=0)
                 length = round(beside(length, moving, self.player.slowdown))
             event = Event(step.name, COMPUTE, kind, self.clock, length, line=step.line, op_name=step.op_name)
