@@ -105,7 +105,7 @@ def test_the_four_cases():
 
 
 def test_two_axes():
-    """D5: the partial products are 4 x 4, and the blocks 4 x 2, 4 x 4 and 8 x 2."""
+    """D5: the partial sums are 4 x 4, and the blocks 4 x 2, 4 x 4 and 8 x 2."""
     a, b = np.arange(128).reshape(8, 16), np.arange(64).reshape(16, 4)
     c, said = a @ b, printed("two-axes")
     for x, y in itertools.product(range(2), range(2)):
@@ -152,7 +152,7 @@ def test_no_claim_about_numbers_is_written_by_hand():
 
 
 @st.composite
-def split_products(draw):
+def split_matmuls(draw):
     x, y = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([2, 4]))
     mesh = Mesh.parse({"x": x, "y": y})
     i, j, k = (x * y * draw(st.integers(1, 2)) for _ in range(3))
@@ -162,7 +162,7 @@ def split_products(draw):
     return mesh, parse(f"A[{rows}, J_y] · B[J_y, K] -> C[{rows}, K]"), a, b
 
 
-@given(split_products())
+@given(split_matmuls())
 def test_what_devices_make_alone_adds_up_to_what_is_right(case):
     """Where a sum is split, and no term is on two devices of an axis, their wrong numbers are its partial sums."""
     mesh, equation, a, b = case
@@ -184,7 +184,7 @@ def test_what_devices_make_alone_adds_up_to_what_is_right(case):
 
 
 def whole_partial(short, mesh, a, b):
-    """The product of the columns of A and the rows of B that a device holds."""
+    """The matmul of the columns of A and the rows of B that a device holds."""
     y = mesh.axis_size("y")
     width = a.shape[1] // y
     held = slice(short.device % y * width, (short.device % y + 1) * width)

@@ -226,7 +226,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def hidden(ran: Ran) -> str:
-    """Of the permutes, how many travel behind a product."""
+    """Of the permutes, how many travel behind a matmul."""
     return f"{ran.hidden} of {ran.permutes}" if ran.permutes else "no ring"
 
 
@@ -240,7 +240,7 @@ def sentences(found: Summary) -> Iterator[str]:
         f"at most {found.most_over_bound:.2f}, {found.most_over_bound_case}"
     )
     yield f"the estimate is within {CLOSE:.0%} of the timeline in {found.agreeing} of {found.count} cases"
-    yield f"{found.hidden} of {found.permutes} permutes behind a product"
+    yield f"{found.hidden} of {found.permutes} permutes behind a matmul"
 
 
 def facts_of(row: Row) -> dict[str, Any]:

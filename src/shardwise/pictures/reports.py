@@ -156,7 +156,7 @@ def _figures(ranked: Ranking, room: float | None) -> Iterator[Figure]:
     of = f"of {bytes_text(room)}" if room else ""
     yield Figure("memory of a device", bytes_text(cost.peak_memory_bytes), of, cost.peak_memory_bytes / room if room else None)
     if cost.flops:
-        again = "nothing twice" if cost.redundancy < 1.01 else f"every product {cost.redundancy:.3g} times"
+        again = "nothing twice" if cost.redundancy < 1.01 else f"every matmul {cost.redundancy:.3g} times"
         yield Figure("FLOPs of a device", flops_text(cost.flops).removesuffix("FLOPs"), again)
 
 

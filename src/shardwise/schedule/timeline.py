@@ -101,7 +101,7 @@ class Timeline:
         exposed_seconds: when the cores wait for collectives.
         copy_wait_seconds: when they wait for copies between memories.
         critical_path: the spans that make the step as long as it is, from its end back to its start.
-        utilisation: the time that the products would take at the chip's peak, as a share of the step; 0 where it was measured.
+        utilisation: the time that the matmuls would take at the chip's peak, as a share of the step; 0 where it was measured.
         lanes: every lane with the seconds for which it is busy.
         shares: each collective with what of it is hidden.
         origin: how the times came about.

@@ -47,7 +47,7 @@ def case_1() -> Tour:
              "and whole columns of B."), (Held(scene),)),
         Stop("what each device lacks", ("Nothing: each has all four terms of every number that it is to hold.",),
              (Alone(scene, equation),)),
-        Stop("multiply", ("Each device multiplies what it holds. Its product is its block of C.",), (Multiplied(scene),)),
+        Stop("multiply", ("Each device multiplies what it holds. The result is its block of C.",), (Multiplied(scene),)),
         Stop("C, in blocks", ("The rule of case 1: subscripts outside the sum pass on to the result.",), (Held(scene, 1),)),
         Stop("four forms, no collective", ("Wherever I and K are split, over different axes, nothing is sent.",), (
             Forms(("A[I, J] · B[J, K] -> C[I, K]", "A[I_x, J] · B[J, K] -> C[I_x, K]",
@@ -69,8 +69,8 @@ def case_2() -> Tour:
         Stop("one way: gather A", ("After an all-gather every device holds all of A, and case 1 is left.",), (Done(gathered),)),
         Stop("then multiply", ("Every device computes all of C: the same work, done twice.",),
              (Multiplied(gathered, 1, (0,)),)),
-        Stop("another way: slice B", ("Keep the rows of B that match your columns of A: nothing is sent. Each product is "
-             "then one partial sum of C.",), (Multiplied(sliced, 1),)),
+        Stop("another way: slice B", ("Keep the rows of B that match your columns of A: nothing is sent. Each matmul "
+             "then gives one partial sum of C.",), (Multiplied(sliced, 1),)),
         Stop("then all-reduce C", ("The partial sums are added. Half the work on each device, and C moves instead of A.",),
              (Done(sliced, 2),)),
         Stop("both are equal", ("Which is better? It depends on the sizes and the links.",), (Equal(gathered, sliced),)),
@@ -164,7 +164,7 @@ def collective_matmul() -> Tour:
              "everyone has computed all of C.",), (Ring(ring),)),
         Stop("what is hidden", ("A step now takes the longer of the two, multiply or transfer. The first block needs no "
              "transfer at all.",), (Cost(fused),)),
-        Stop("three more rings", ("Whatever is gathered or scattered beside a product can be fused with it.",), (
+        Stop("three more rings", ("Whatever is gathered or scattered beside a matmul can be fused with it.",), (
             Said(("gather an operand    A[I_x, J] · B[J, K] -> C[I, K]         while it arrives",
                   "scatter the result   A[I, J_x] · B[J_x, K] -> C[I_x, K]     while sums leave",
                   "gather the result    A[I_x, J] · B[J, K] -> C[I, K]         part by part",

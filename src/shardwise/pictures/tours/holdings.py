@@ -75,8 +75,8 @@ def _columns(board: Board) -> int:
     return max((widest + 3) * len(board.columns) + 1, len(board.name))
 
 
-def products(film: Film, number: int, devices: Sequence[int]) -> Iterator[Strip | Words]:
-    """A local product on some devices: operand · operand = result."""
+def matmuls(film: Film, number: int, devices: Sequence[int]) -> Iterator[Strip | Words]:
+    """A local matmul on some devices: operand · operand = result."""
     step = film.frames[number].step
     assert step is not None, "behind the last frame there is no step"
     before, after = moment(film, number, film.mesh.size), moment(film, number + 1, film.mesh.size)

@@ -63,7 +63,7 @@ def _steps(scene: Scene) -> Iterator[Stop]:
 
 
 def _different(program: Program, number: int, step: Einsum) -> tuple[int, ...]:
-    """The first device, and the first that holds another part or partial sum of a product, if there is one."""
+    """The first device, and the first that holds another part or partial sum of a result, if there is one."""
     layout, mesh = program.states()[number + 1][step.result], program.mesh
     cut = {*layout.axes, *layout.unreduced}
     others = (device for device, at in enumerate(mesh.coordinates()) if any(at[axis] for axis in cut))
