@@ -45,7 +45,7 @@ from shardwise.steps import (
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How products are computed: as `jnp.einsum` takes them."""
+    """How matmuls are computed: as `jnp.einsum` takes them."""
 
     precision: Any = None
     preferred_element_type: Any = None
@@ -104,18 +104,18 @@ def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Calla
     wanted, explicit = program.result, explicit_axes(mesh)
     how: dict[str, Any] = {"precision": arithmetic.precision, "preferred_element_type": arithmetic.preferred_element_type}
 
-    def product(*arrays: Any, **options: Any) -> Any:
+    def einsum(*arrays: Any, **options: Any) -> Any:
         given: list[Any] = [x for pair in zip(arrays, terms, strict=True) for x in pair]
         return jnp.einsum(*given, out, **how, **options)
 
     def constrained(*arrays: Any) -> Any:
         within = jax.sharding.get_abstract_mesh() if explicit else mesh
-        return lax.with_sharding_constraint(product(*arrays), jax.sharding.NamedSharding(within, wanted.spec))
+        return lax.with_sharding_constraint(einsum(*arrays), jax.sharding.NamedSharding(within, wanted.spec))
 
     def typed(*arrays: Any) -> Any:
         sharding = jax.sharding.NamedSharding(mesh, wanted.spec)
         # With nothing to sum, jnp.einsum leaves the layout as it was, whatever it is told.
-        return jax.sharding.reshard(product(*arrays, out_sharding=sharding), sharding)
+        return jax.sharding.reshard(einsum(*arrays, out_sharding=sharding), sharding)
 
     if not explicit:
         return constrained
@@ -302,7 +302,7 @@ class Local:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """How products are computed."""
+        """How matmuls are computed."""
         given = self.arithmetic
         return {"precision": given.precision, "preferred_element_type": given.preferred_element_type}
 
