@@ -220,7 +220,7 @@ def test_assert_matches_wants_a_plan():
 def test_assert_overlapped_names_what_is_bare():
     golden("jax-0.12/v5e-2x4/ring_pinned").assert_overlapped("collective-permute", axes="x")
     golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped(least=2)
-    with pytest.raises(AuditMismatchError, match=r"2 of 7 are hidden behind matmuls, 7 asserted[\s\S]*programs.py:\d+"):
+    with pytest.raises(AuditMismatchError, match=r"2 of 7 are overlapped by matmuls, 7 asserted[\s\S]*programs.py:\d+"):
         golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped()
     with pytest.raises(AuditMismatchError, match="there is no all-gather"):
         golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped("all-gather")
@@ -254,7 +254,7 @@ def test_the_table_says_what_where_and_how_much():
     text = str(golden("jax-0.12/v5e-2x4/fsdp"))
     lines = text.splitlines()
     assert lines[0] == "fsdp on v5e:2x4, mesh x=8: 5 collectives, each device sends 29.4 MB a call"
-    assert lines[1].split() == ["collective", "over", "times", "sends", "array", "hidden", "from"]
+    assert lines[1].split() == ["collective", "over", "times", "sends", "array", "overlapped", "from"]
     assert len([line for line in lines if "reduce-scatter" in line and "programs.py:" in line]) == 2
     assert "modelled from the compiled schedule" in text
 

@@ -1,4 +1,4 @@
-"""`shardwise bench-overlap`: plans that hide transfers, against what the compiler makes by itself, each as compiled."""
+"""`shardwise bench-overlap`: plans that overlap transfers, against what the compiler makes by itself, each as compiled."""
 
 from __future__ import annotations
 

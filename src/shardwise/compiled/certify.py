@@ -1,4 +1,4 @@
-"""Assertions on an audit: only these collectives, those of the plan, hidden, within memory. Each says what differs."""
+"""Assertions on an audit: only these collectives, those of the plan, overlapped, within memory. Each says what differs."""
 
 from __future__ import annotations
 
@@ -210,12 +210,12 @@ def assert_overlapped(audit: Contents, kind: str | None, *, axes: Any, least: in
         if c.wire_bytes and kind in (None, c.kind) and over in (None, c.axes)
     ]  # fmt: skip
     if not chosen:
-        raise AuditMismatchError(f"{audit.name} on {audit.target}: there is no {kind or 'collective'} to be hidden")
+        raise AuditMismatchError(f"{audit.name} on {audit.target}: there is no {kind or 'collective'} to overlap")
     bare = [collective for collective in chosen if not collective.hidden_by]
     needed = len(chosen) if least is None else least
     if len(chosen) - len(bare) < needed:
-        faults = [f"{len(chosen) - len(bare)} of {len(chosen)} are hidden behind matmuls, {needed} asserted"]
-        _fail(audit, "transfers that nothing hides", faults + [f"    {line(collective)}" for collective in bare])
+        faults = [f"{len(chosen) - len(bare)} of {len(chosen)} are overlapped by matmuls, {needed} asserted"]
+        _fail(audit, "exposed transfers", faults + [f"    {line(collective)}" for collective in bare])
 
 
 def assert_fits(audit: Contents, on: Any) -> None:

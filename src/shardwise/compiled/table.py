@@ -16,7 +16,7 @@ MOST_ROWS = 40
 WIDTH = 160  # columns of what is told in words
 MOST_FINDINGS = 10
 MOST_LINES = 3  # of one row
-HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
+HEAD = ("collective", "over", "times", "sends", "array", "overlapped", "from")
 
 
 def table(audit: Audit) -> str:

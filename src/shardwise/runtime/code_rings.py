@@ -57,7 +57,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
     """`jnp.einsum(terms, ...)` of every device's block, gathered along `dim`, with the others.
 
     The blocks go round a ring, one way or both, in so many chunks each. What arrives is sent on and multiplied at once:
-    one hop hides behind the matmul of the last.
+    one hop is overlapped by the matmul of the last.
     """
     inputs, out = terms.split("->")
     term, *other_terms = inputs.split(",")

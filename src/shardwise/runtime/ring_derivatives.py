@@ -312,7 +312,7 @@ def _one_each(groups: Sequence[Sequence[bool]]) -> list[tuple[bool, ...]]:
 def _once(job: Gather, block: Any, others: Sequence[Sequence[Any]]) -> list[Any]:
     """Gather a block for several matmuls; with `save` those that would be running sums take all of it at the end.
 
-    One matmul with the whole is quicker than n additions; the others hide the transfers.
+    One matmul with the whole is quicker than n additions; the others overlap the transfers.
     """
     in_blocks = [job.dim in wanted.out for wanted in job.matmuls]
     if not job.schedule.save or all(in_blocks) or not any(in_blocks):

@@ -80,7 +80,7 @@ def einsum_scatter(
         operands: this device's shards; `terms` their dimensions, `out_term` those of the result: names or numbers.
         dim: the result's dimension that is scattered; the operands have it whole, a multiple of n.
         axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
-        way: all parts one way, or half of them each way; it takes two parts to hide the transfer of one.
+        way: all parts one way, or half of them each way; it takes two parts to overlap the transfer of one.
         chunks: into how many parts what goes one way is cut.
         accumulate: the dtype in which a result is added to a sum; sums travel in the dtype of the result.
         save: in the derivative, put the gathered cotangent together, and multiply it whole where that is the better
@@ -109,7 +109,7 @@ def einsum_gather(
         dim: the result's dimension that is gathered: n times as long as the operands have it.
         axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
         way: from one neighbour, or from both, in half the steps.
-        chunks: in how many parts the block is made and sent; nothing hides the matmul of the first.
+        chunks: in how many parts the block is made and sent; the matmul of the first is exposed.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers, wanted = Numbers(precision, preferred_element_type), LocalMatmul(tuple(all_terms), tuple(out_term))

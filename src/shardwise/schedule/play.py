@@ -3,7 +3,7 @@
 >>> from shardwise.schedule.makers import gather_matmul
 >>> links = Links(lambda share, _: 1e-6 * share, both_ways=True)
 >>> played = play(gather_matmul(4, "ring", 1, 1), 1, links, lambda share, parts: 2e-6 * share)
->>> round(played.seconds * 1e6, 3), round(played.exposed_seconds * 1e6, 3)     # 4 matmuls of 2 us hide hops of 1 us
+>>> round(played.seconds * 1e6, 3), round(played.exposed_seconds * 1e6, 3)     # 4 matmuls of 2 us overlap hops of 1 us
 (8.0, 0.0)
 """
 

@@ -162,7 +162,7 @@ def collective_matmul() -> Tour:
              (Held(ring, 0, ("A",)),)),
         Stop("a ring", ("Each multiplies the row that it holds and passes it on to its neighbour meanwhile. After four ticks "
              "everyone has computed all of C.",), (Ring(ring),)),
-        Stop("what is hidden", ("A step now takes the longer of the two, multiply or transfer. The first block needs no "
+        Stop("what is overlapped", ("A step now takes the longer of the two, multiply or transfer. The first block needs no "
              "transfer at all.",), (Cost(fused),)),
         Stop("three more rings", ("Whatever is gathered or scattered beside a matmul can be fused with it.",), (
             Said(("gather an operand    A[I_x, J] · B[J, K] -> C[I, K]         while it arrives",

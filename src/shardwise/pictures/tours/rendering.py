@@ -332,8 +332,8 @@ def _priced_words(step: Step, cost: StepCost) -> Iterator[str]:
         sides = [f"{'+' if number else ' '} {label}{term.symbols}", term.numbers, seconds_text(term.seconds)]
         yield from _fitted(list(dict.fromkeys(sides)), "    = ", " = ")
     if isinstance(step, Fused):
-        hidden = max(cost.transfer_seconds - cost.exposed_seconds, 0.0)
-        moving = f"{seconds_text(cost.transfer_seconds)} of transfers, {seconds_text(hidden)} of it behind matmuls"
+        overlapped = max(cost.transfer_seconds - cost.exposed_seconds, 0.0)
+        moving = f"{seconds_text(cost.transfer_seconds)} of transfers, {seconds_text(overlapped)} of it behind matmuls"
         yield f"  along the critical path; {moving}"
     yield from (f"  {line}" for line in _fitted(price.letters, "", "; "))
 
