@@ -36,7 +36,7 @@ LAYERS = {
     "slice": ("A[I, J] · B[J, K] -> C[I_x, K]", False),
     "partial sums out": ("A[I, J_x] · B[J_x, K] -> C[I, K]{U_x}", False),
     "partial sums in": ("A[I, J]{U_x} -> A[I_x, J]", False),
-    "two axes, one product": ("A[I_x, J] · B[J, K_y] -> C[I_x, K_y]", False),
+    "two axes, one matmul": ("A[I_x, J] · B[J, K_y] -> C[I_x, K_y]", False),
     "two axes, gather both": ("A[I_x, J_y] · B[J_y, K] -> C[I_x, K]", False),
     "two axes on one dimension": ("A[I, J_{x,y}] · B[J_{x,y}, K] -> C[I_{x,y}, K]", False),
     "two axes change places": ("A[I_{x,y}, J] -> A[I_y, J_x]", False),

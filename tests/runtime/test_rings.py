@@ -169,7 +169,7 @@ def test_values_and_derivatives_are_those_of_the_einsum(n: int, dtype: Any, seed
         Case("I_x J_y, J K -> I_x K", "J", gathered=0, axes=("y",), checked=False),  # contracted, of the first operand
         Case("I_x J, J K, K L_x -> I L_x", "I", gathered=0),  # three operands
         Case("I_x J M, J K_x -> I K_x", "I", gathered=0),  # M is summed alone
-        Case("I_x K -> I K", "I", gathered=0, checked=False),  # no product at all: an all-gather, block by block
+        Case("I_x K -> I K", "I", gathered=0, checked=False),  # no matmul at all: an all-gather, block by block
         Case("I J_x, J_x K -> I K_x", "K"),
         Case("B I J_x, B J_x K -> B_x I K", "B"),
         Case("I J_x, J_x K, J_x -> K I_x", "I", options={"way": "ring"}),

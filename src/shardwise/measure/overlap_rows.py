@@ -209,7 +209,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 # Rows as text.
 
 HEAD = (
-    "kind", "I x J x K", "own µs", "textbook µs", "ours µs", "own / ours", "estimate / timeline µs", "exposed µs", "hidden",
+    "kind", "I x J x K", "own µs", "textbook µs", "ours µs", "own / ours", "estimate / timeline µs", "exposed µs", "overlapped",
     "compute / matmul", "temporary / gathered", "bound µs", "ours / bound", "chosen program",
 )  # fmt: skip
 
