@@ -180,9 +180,9 @@ def whole(equation: Equation, arrays: Sequence[np.ndarray], einsum: Any = np.ein
 def gradient(equation: Equation, cotangent: np.ndarray, arrays: Sequence[np.ndarray], at: int) -> np.ndarray:
     """Of the einsum, weighted by a cotangent and added up, by one operand: the einsum of the cotangent with the others."""
     operand, others = equation.operands[at], (*equation.operands[:at], *equation.operands[at + 1 :])
-    turned = dataclasses.replace(equation, operands=(equation.result, *others, operand), result=operand)
+    transposed = dataclasses.replace(equation, operands=(equation.result, *others, operand), result=operand)
     ones = np.ones_like(arrays[at])  # for a dimension that it alone sums
-    return whole(turned, [cotangent, *arrays[:at], *arrays[at + 1 :], ones])
+    return whole(transposed, [cotangent, *arrays[:at], *arrays[at + 1 :], ones])
 
 
 def grown(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:

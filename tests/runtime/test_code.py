@@ -104,12 +104,12 @@ def test_what_is_split_over_one_axis_does_not_rotate(name):
 GATHERED = AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))
 SUMMED = AllGather("B", "J", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))
 SCATTERED = Einsum(("A", "B"), "C", ("I", "K")), ReduceScatter("C", "I", ("x",))
-SPREAD = Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "I", ("x",))
+PIPELINED = Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "I", ("x",))
 CHUNKED = [
     ("A[I_x, J] · B[J, K] -> C[I, K]", lambda way, chunks: GatherEinsum(*GATHERED, way, chunks)),
     ("A[I_x, J] · B[J_x, K] -> C[I_x, K]", lambda way, chunks: GatherEinsum(*SUMMED, way, chunks)),
     ("A[I, J_x] · B[J_x, K] -> C[I_x, K]", lambda way, chunks: EinsumScatter(*SCATTERED, way, chunks)),
-    ("A[I_x, J] · B[J, K] -> C[I, K]", lambda way, chunks: EinsumGather(*SPREAD, way, chunks)),
+    ("A[I_x, J] · B[J, K] -> C[I, K]", lambda way, chunks: EinsumGather(*PIPELINED, way, chunks)),
 ]
 
 

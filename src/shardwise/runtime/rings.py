@@ -1,7 +1,7 @@
 """Collective matmuls that overlap: gather and multiply, multiply and scatter, each the other's derivative; and others.
 
 They run on local shards, inside `jax.shard_map`, and take einsums as lists of dimensions. What one hop of the ring
-brings hides behind the matmul of what the last one brought. Where several devices need the same result they need not
+brings is overlapped by the matmul of what the last one brought. Where several devices need the same result they need not
 add in the same order: see `gather_einsum`.
 """
 

@@ -79,7 +79,7 @@ def scattered_along(
 def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
     """The dimension along which a block of a partial sum is best cut: every part reads again what lacks it.
 
-    Any but `dim` must give parts that are multiples of what a register holds. `terms` are those of each product's operands,
+    Any but `dim` must give parts that are multiples of what a register holds. `terms` are those of each matmul's operands,
     `sizes` those of the block.
     """
     fitting = [each for each in out if each == dim or sizes[each] % (parts * LANES) == 0]

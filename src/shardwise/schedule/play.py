@@ -30,7 +30,7 @@ class Links:
     """What carries the parts: the seconds of a transfer of a share of a block, and whether each way has links of its own.
 
     `cover`: a compiler may start a transfer late, when the matmuls left before its end are what it takes for enough: of
-    a block's transfer so many times a block's product. By default it starts as soon as it can.
+    a block's transfer so many times a block's matmul. By default it starts as soon as it can.
     `slowdown`: how many times as long a matmul takes while something is on its way: on GPUs collectives run on the cores that
     multiply, and share their memory's bandwidth.
     """
