@@ -29,7 +29,7 @@ LARGE = {
     "v7x": ("2x4x4", "4x4x4", "4x4x8", "4x8x8"),
 }
 # Dimensions of what is multiplied and of what comes out; of one array its own, in the same order or another.
-PRODUCTS = ("IJ,JK,IK", "IJ,KJ,IK", "JI,JK,IK", "BIJ,JK,BIK", "BIJ,BJK,BIK", "BIJ,BIK,JK")
+MATMULS = ("IJ,JK,IK", "IJ,KJ,IK", "JI,JK,IK", "BIJ,JK,BIK", "BIJ,BJK,BIK", "BIJ,BIK,JK")
 RESHARDS = ("IJ,IJ", "IJ,IJ", "BIJ,BIJ")
 UNITS = (1024, 256, 256, 128, 8)  # what a size is a multiple of, beside its cuts
 SIZES = (512, 32768)
@@ -76,7 +76,7 @@ def drawn(random: Random, chip: str, slices: Mapping[str, Sequence[str]]) -> Pro
     while True:
         target = f"{chip}:{random.choice(slices[chip])}"
         mesh = drawn_mesh(random, Topology.parse(target))
-        dims = random.choice(PRODUCTS if random.random() < 0.7 else RESHARDS).split(",")
+        dims = random.choice(MATMULS if random.random() < 0.7 else RESHARDS).split(",")
         *operands, result = (
             Operand(name, random_layout(random, term, mesh.names))
             for name, term in zip("ABC" if len(dims) > 2 else "AA", dims, strict=True)

@@ -93,13 +93,13 @@ def random_case(
 
 def _random_equation(random: Random, mesh: Mesh, operands: int, rank: int, partial: float, free: float, via: float) -> Equation:
     pool = DIMS[: random.randint(1, min(len(DIMS), rank + operands - 1))]
-    summands = mesh.names if random.random() < partial else ()
+    unreduced = mesh.names if random.random() < partial else ()
     left = []
     for number in range(operands):
         dims = random.sample(pool, random.randint(1, min(rank, len(pool))))
         name = ARRAYS[number] if random.random() < 0.95 else "A"
         # Two operands that are unreduced over one axis are reduced before they are multiplied: legal, and tried too.
-        left.append(Operand(name, random_layout(random, dims, mesh.names, summands if random.random() < 0.5 else ())))
+        left.append(Operand(name, random_layout(random, dims, mesh.names, unreduced if random.random() < 0.5 else ())))
     known = list(dict.fromkeys(dim for operand in left for dim in operand.dims))
     kept = random.sample(known, random.randint(0 if random.random() < 0.2 else 1, min(rank, len(known))))
     # Partial sums over several axes can surely be made where one operand is split, or unreduced, over all of them.
@@ -180,9 +180,9 @@ def whole(equation: Equation, arrays: Sequence[np.ndarray], einsum: Any = np.ein
 def gradient(equation: Equation, cotangent: np.ndarray, arrays: Sequence[np.ndarray], at: int) -> np.ndarray:
     """Of the einsum, weighted by a cotangent and added up, by one operand: the einsum of the cotangent with the others."""
     operand, others = equation.operands[at], (*equation.operands[:at], *equation.operands[at + 1 :])
-    turned = dataclasses.replace(equation, operands=(equation.result, *others, operand), result=operand)
+    transposed = dataclasses.replace(equation, operands=(equation.result, *others, operand), result=operand)
     ones = np.ones_like(arrays[at])  # for a dimension that it alone sums
-    return whole(turned, [cotangent, *arrays[:at], *arrays[at + 1 :], ones])
+    return whole(transposed, [cotangent, *arrays[:at], *arrays[at + 1 :], ones])
 
 
 def grown(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Plans that hide transfers behind products against the compiler's own, on every target; nothing runs.
+"""Plans that overlap transfers with matmuls against the compiler's own, on every target; nothing runs.
 
     python -m benchmarks.overlap --on v5e:2x4,v6e:2x4
 
@@ -135,7 +135,7 @@ def page(kept: Kept) -> str:
 
 def head(kept: Kept) -> Iterator[str]:
     made = ", ".join(f"{name} {version}" for name, version in kept.versions.items())
-    yield "# Transfers behind products"
+    yield "# Transfers behind matmuls"
     yield ""
     yield (
         f"Made by `make bench-overlap`: {made}; bfloat16, one axis over all devices. Every time is {MODELLED}: the target's "
@@ -150,11 +150,11 @@ def head(kept: Kept) -> Iterator[str]:
         "*own* is `jax.jit` with layouts of arguments and result, and Auto axes; *textbook* an unrolled ring of `ppermute` "
         "into zeros; *ours* Shardwise's choice, planned on the topology and confirmed by compiling its first candidates. "
         "*estimate / timeline* is what the cost model said, before compiling, of the fastest program that the planner priced "
-        "(not the compiler's own, where that is chosen), beside its timeline. *hidden* are the permutes with a product "
-        "between start and end; where a product is made first and then gathered, those that travel when all of it is made have "
-        "none to hide behind. "
+        "(not the compiler's own, where that is chosen), beside its timeline. *overlapped* are the permutes with a matmul "
+        "between start and end; where a matmul is made first and then gathered, those that travel when all of it is made have "
+        "none to overlap with. "
         "*compute / matmul* compares with one matmul on one device of the same shards and FLOPs; *temporary / gathered* with "
-        "the same program, whose gathers are done before the products. *bound* is max(compute of that matmul, wire bytes / "
+        "the same program, whose gathers are done before the matmuls. *bound* is max(compute of that matmul, wire bytes / "
         "bandwidth of all links that the axis may use): of the form that the equation spells out, or of a better one of the "
         "planner's programs if there is one."
     )
@@ -167,7 +167,7 @@ def whole(kept: Kept) -> Iterator[str]:
     yield ""
     yield from titled(
         "target", "cases", "own / ours", "least", "textbook / ours", "ours / bound", "most", "ours / written bound",
-        "estimate within 20%", "permutes hidden", "s",
+        "estimate within 20%", "permutes overlapped", "s",
     )  # fmt: skip
     for name in (*TARGETS, "all"):
         rows = [row for row in kept.rows if name in (row.target, "all")]
@@ -215,7 +215,7 @@ def table(target: str, kept: Kept) -> Iterator[str]:
 def gradients(kept: Kept) -> Iterator[str]:
     if not kept.pairs:
         return
-    yield "## The gradient of two products, up and down"
+    yield "## The gradient of two matmuls, up and down"
     yield ""
     yield (
         "`A[I_x, J] · B[J, F_x] -> H[I, F_x]`, `H[I, F_x] · W[F_x, J] -> Y[I_x, J]`, forward and backward of the sum of "
@@ -223,7 +223,7 @@ def gradients(kept: Kept) -> Iterator[str]:
     )
     yield ""
     yield from titled(
-        "target", "I x J x F", "own µs", "ours µs", "own / ours", "own exposed µs", "exposed µs", "hidden",
+        "target", "I x J x F", "own µs", "ours µs", "own / ours", "own exposed µs", "exposed µs", "overlapped",
         "compute / matmul", "programs",
     )  # fmt: skip
     for pair in kept.pairs:

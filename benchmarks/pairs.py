@@ -1,4 +1,4 @@
-"""The gradient of two products, up and down: the compiler's own, and the best of the plans' pairs."""
+"""The gradient of two matmuls, up and down: the compiler's own, and the best of the plans' pairs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from shardwise.planning.explain import summary
 from shardwise.runtime.devices import AnyMesh
 
 PAIR = ("A[I_x, J] · B[J, F_x] -> H[I, F_x]", "H[I, F_x] · W[F_x, J] -> Y[I_x, J]")
-PAIRED = 2  # of each product's candidates, put together
+PAIRED = 2  # of each matmul's candidates, put together
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The gradient of a loss of two products, up and down: the compiler's own, and the two plans'."""
+    """The gradient of a loss of two matmuls, up and down: the compiler's own, and the two plans'."""
 
     target: str
     size: str
@@ -45,7 +45,7 @@ class Pair:
 
 
 def measured_pair(target: str, sizes: dict[str, int]) -> Pair:
-    """The gradient of the squares of an up and a down product: the compiler's own, and the best of the plans' pairs.
+    """The gradient of the squares of an up and a down matmul: the compiler's own, and the best of the plans' pairs.
 
     Args:
         sizes: of rows I, of the model J, and of the hidden dimension F.
@@ -87,7 +87,7 @@ def _pairs(sizes: dict[str, int], topology: Topology, mesh: Any) -> Iterator[tup
 
 
 def own_gradient(up: Equation, down: Equation, mesh: AnyMesh) -> Callable[..., Any]:
-    """The gradients of `squared` of two products in a row, as the compiler partitions them by itself."""
+    """The gradients of `squared` of two matmuls in a row, as the compiler partitions them by itself."""
     first, second = unsharded(up), unsharded(down)
 
     def pair(a: Any, b: Any, w: Any) -> Any:
@@ -99,12 +99,12 @@ def own_gradient(up: Equation, down: Equation, mesh: AnyMesh) -> Callable[..., A
 
 
 def gradient(pair: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients, by all three arrays, of the sum of squares of what a pair of products makes."""
+    """The gradients, by all three arrays, of the sum of squares of what a pair of matmuls makes."""
     return jax.grad(lambda a, b, w: jnp.sum(pair(a, b, w).astype(jnp.float32) ** 2), (0, 1, 2))
 
 
 def local_gradient(sizes: dict[str, int]) -> tuple[Callable[..., Any], list[Any]]:
-    """The gradients of a pair of products on one device, which holds its share of the hidden dimension F and all rows."""
+    """The gradients of a pair of matmuls on one device, which holds its share of the hidden dimension F and all rows."""
     terms = ("IJ", "JF", "FJ")
     args = [jax.ShapeDtypeStruct(tuple(sizes[dim] for dim in term), jnp.bfloat16) for term in terms]
     return gradient(lambda a, b, w: a @ b @ w), args

@@ -93,10 +93,10 @@ def _placed(array: np.ndarray, layout: Layout, case: Case, mesh: Any) -> jax.Arr
     if not partial:
         return sw.put(array, Layout(layout.dims), mesh)
     axes = tuple(sorted(partial))
-    summands = np.zeros((case.mesh.extent(axes), *array.shape), array.dtype)
-    summands[0] = array
+    parts = np.zeros((case.mesh.extent(axes), *array.shape), array.dtype)
+    parts[0] = array
     stacked = Layout((("Count", axes), *layout.dims))
-    return sw.einsum(f"S{stacked} -> A{layout}", sw.put(summands, stacked, mesh), mesh=mesh)
+    return sw.einsum(f"S{stacked} -> A{layout}", sw.put(parts, stacked, mesh), mesh=mesh)
 
 
 def main() -> int:

@@ -84,7 +84,7 @@ def plan(
             their coordinates tell), or this host, calibrated or as "cpu" stands in the catalogue.
         dtype: the operands' dtype by name; by default that of the arrays, and "bfloat16" without.
         memory_limit: the bytes that one device may hold at any time, inputs included.
-        overlap: whether programs may hide transfers behind products; or how they must: `"ring"`, `"bidirectional"`, `"folded"`,
+        overlap: whether programs may overlap transfers with matmuls; or how they must: `"ring"`, `"bidirectional"`, `"folded"`,
             `"scatter"`, `"rotate"`.
         exact: only programs in which every sum is made on one device at once, as in `sw.einsum`.
         confirm: a target as `"v5e:2x4"`: the first candidates are compiled by its real compiler, and ranked by the
@@ -166,7 +166,7 @@ def einsum(
         arrays: one for each operand. A NumPy array is placed as written; a JAX array must lie as written.
         mesh: a JAX mesh or `"x=4"`; by default the one in force (`jax.set_mesh`) or the arrays' own.
         out: for the short form: a layout (`"i_x, k"`, `sw.Layout` or `PartitionSpec`), or None: the planner chooses.
-        overlap: whether programs may hide transfers behind products; or how they must, as in `sw.plan`.
+        overlap: whether programs may overlap transfers with matmuls; or how they must, as in `sw.plan`.
         pad: fill dimensions that axes do not divide with zeros, which change no value. Dimensions of the result that
             its layout splits have the padded size then, with zeros at the end.
         exact: only programs in which every element of the result is one sum, made on one device of all that it sums, as

@@ -312,7 +312,7 @@ def _evidence_parsers(commands: Any) -> None:
     _locking_parser(commands)
     overlapping = commands.add_parser(
         "bench-overlap",
-        help="plans that hide transfers behind products, against the compiler's own, compiled for devices not attached",
+        help="plans that overlap transfers with matmuls, against the compiler's own, compiled for devices not attached",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example:\n  shardwise bench-overlap --on v5e:2x4 --kinds AG,RS --sizes 16384x1024x2048",
     )

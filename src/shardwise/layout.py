@@ -25,7 +25,7 @@ class Layout:
     """How the dimensions of one array are split over mesh axes.
 
     `dims` holds each dimension's name and its axes, major first; `unreduced` the axes along which every device
-    holds one summand. `Layout.on(mesh)` gives the canonical form: an axis of size 1 splits nothing and is dropped.
+    holds one partial sum. `Layout.on(mesh)` gives the canonical form: an axis of size 1 splits nothing and is dropped.
 
     >>> layout = Layout.parse("I_x, J")
     >>> layout.shard_shape({"I": 8, "J": 6}, "x=4")

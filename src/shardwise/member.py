@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from shardwise.cli import main as command_line
 from shardwise.commands.launch import OWN
 from shardwise.commands.loading import load_function
-from shardwise.distributed import telling, watching
+from shardwise.distributed import reporting, watching
 from shardwise.distributed.jobs import PROCESS, start
 from shardwise.distributed.launching import LIFELINE
 from shardwise.distributed.service import store
@@ -22,13 +22,13 @@ from shardwise.errors import DistributedError
 def main(arguments: Sequence[str]) -> int:
     """Run what the arguments name, as a process of its own would; returns the exit status."""
     _end_with_launcher()
-    telling.find_launcher()
+    reporting.find_launcher()
     number = int(os.environ.get(PROCESS, 0))
     what, *rest = arguments
     try:
         start(quiet=True)
-        telling.now_doing(f"running {what}")
-        telling.report("doing", what=telling.doing())
+        reporting.now_doing(f"running {what}")
+        reporting.report("doing", what=reporting.doing())
         status = _run(what, rest)
     except SystemExit as stop:
         status = _code(stop)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         watching.raised(store(), watching.trimmed(error, __file__), show=lambda: None)
         raise
     if status:  # at once: JAX would wait for the others, which may wait for this one
-        failure = telling.Failure(number, "ended", f"it ended with exit status {status}", telling.doing())
+        failure = reporting.Failure(number, "ended", f"it ended with exit status {status}", reporting.doing())
         watching.fail(store(), failure)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -39,17 +39,17 @@ def scatter(array: np.ndarray, layout: Layout, mesh: Mesh) -> Shards:
     >>> [s.tolist() for s in scatter(np.arange(4), Layout.parse("I_x"), Mesh.parse("x=2"))]
     [[0, 1], [2, 3]]
     """
-    summands = mesh.extent(sorted(layout.unreduced))
+    count = mesh.extent(sorted(layout.unreduced))
     shards_D = []
     for coordinate in mesh.coordinates():
         part = array[shard_slices(layout, array.shape, coordinate, mesh)]
         first = all(coordinate[axis] == 0 for axis in layout.unreduced)
-        shards_D.append((part - (summands - 1)).astype(array.dtype) if first else np.ones_like(part))
+        shards_D.append((part - (count - 1)).astype(array.dtype) if first else np.ones_like(part))
     return shards_D
 
 
 def assemble(shards_D: Sequence[np.ndarray], layout: Layout, mesh: Mesh) -> np.ndarray:
-    """Put shards together again: parts side by side, summands added; replicas must be equal bit by bit."""
+    """Put shards together again: parts side by side, partial sums added; replicas must be equal bit by bit."""
     shape = tuple(size * mesh.extent(axes) for size, (_, axes) in zip(shards_D[0].shape, layout.dims, strict=True))
     whole = np.zeros(shape, shards_D[0].dtype)
     seen: dict[tuple[int, ...], np.ndarray] = {}

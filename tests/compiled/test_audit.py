@@ -125,7 +125,7 @@ def test_repeated_work_stands_out_first():
     several = audit(f"{dot}\nROOT %g = {GATHER_X.replace('%p', '%d')}", needed=2 * 8**3 * 4)
     assert several.work.flops_per_device == 2 * 8**3
     assert several.work.repeated == 2
-    assert found(several).startswith("all products together are computed 2 times over")
+    assert found(several).startswith("all matmuls together are computed 2 times over")
     assert "2 times what the function asks for" in str(several)
     assert not audit(dot, needed=2 * 8**3 * 8).findings
 
@@ -220,7 +220,7 @@ def test_assert_matches_wants_a_plan():
 def test_assert_overlapped_names_what_is_bare():
     golden("jax-0.12/v5e-2x4/ring_pinned").assert_overlapped("collective-permute", axes="x")
     golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped(least=2)
-    with pytest.raises(AuditMismatchError, match=r"2 of 7 are hidden behind products, 7 asserted[\s\S]*programs.py:\d+"):
+    with pytest.raises(AuditMismatchError, match=r"2 of 7 are overlapped by matmuls, 7 asserted[\s\S]*programs.py:\d+"):
         golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped()
     with pytest.raises(AuditMismatchError, match="there is no all-gather"):
         golden("jax-0.12/v5e-2x4/ring_plain").assert_overlapped("all-gather")
@@ -254,7 +254,7 @@ def test_the_table_says_what_where_and_how_much():
     text = str(golden("jax-0.12/v5e-2x4/fsdp"))
     lines = text.splitlines()
     assert lines[0] == "fsdp on v5e:2x4, mesh x=8: 5 collectives, each device sends 29.4 MB a call"
-    assert lines[1].split() == ["collective", "over", "times", "sends", "array", "hidden", "from"]
+    assert lines[1].split() == ["collective", "over", "times", "sends", "array", "overlapped", "from"]
     assert len([line for line in lines if "reduce-scatter" in line and "programs.py:" in line]) == 2
     assert "modelled from the compiled schedule" in text
 

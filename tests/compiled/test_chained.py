@@ -35,7 +35,7 @@ def computations(channel: int) -> str:
 
 
 def chain(channel: int, carried: list[str], end: int) -> list[str]:
-    """The lines of a chain: it is carried on by products of these arrays, the first of which is called made<channel>."""
+    """The lines of a chain: it is carried on by matmuls of these arrays, the first of which is called made<channel>."""
     lines = [
         f"%s{channel} = {PAIR} fusion(%x), kind=kCustom, calls=%start{channel}",
         f"%b{channel}.0 = f32[8,4]{{1,0}} get-tuple-element(%s{channel}), index=1",
@@ -51,8 +51,8 @@ def chain(channel: int, carried: list[str], end: int) -> list[str]:
 
 
 @pytest.mark.parametrize("longer", [2, 3, 6])
-def test_a_chain_whose_product_goes_on_into_another_ends_where_its_own_does(longer: int):
-    """The other's end is nearer, by way of the product, than its own."""
+def test_a_chain_whose_matmul_goes_on_into_another_ends_where_its_own_does(longer: int):
+    """The other's end is nearer, by way of the matmul, than its own."""
     lines = [*chain(1, ["y"] * longer, 1), *chain(2, ["made1.1"], 2), *chain(3, ["made2.1", "made1.2"], 3)]
     entry = "\n  ".join(["%x = f32[4,4]{1,0} parameter(0)", "%y = f32[4,4]{1,0} parameter(1)", *lines])
     text = "HloModule jit_f, is_scheduled=true, num_partitions=2" + "".join(map(computations, (1, 2, 3)))

@@ -66,7 +66,7 @@ def test_each_kind_is_found_with_the_bytes_that_a_device_sends(kind: str, line: 
     assert not collective.asynchronous
 
 
-def test_an_asynchronous_pair_is_one_collective_hidden_by_the_product_between():
+def test_an_asynchronous_pair_is_one_collective_overlapped_by_the_matmul_between():
     text = module("""
         %s = (f32[4]{0}, f32[32]{0}) all-gather-start(%p), replica_groups={}, dimensions={0}
         %d = f32[4]{0} dot(%p, %p), lhs_contracting_dims={}, rhs_contracting_dims={}
@@ -77,7 +77,7 @@ def test_an_asynchronous_pair_is_one_collective_hidden_by_the_product_between():
     assert (collective.shape, collective.wire_bytes) == ((32,), 112)
 
 
-def test_a_product_after_the_end_hides_nothing():
+def test_a_matmul_after_the_end_overlaps_nothing():
     text = module("""
         %s = (f32[4]{0}, f32[32]{0}) all-gather-start(%p), replica_groups={}, dimensions={0}
         %e = f32[32]{0} all-gather-done(%s)

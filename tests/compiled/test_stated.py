@@ -188,7 +188,7 @@ def test_every_algorithm_of_the_corpus_is_known(path: Path):
     found = collectives(read(gzip.decompress(path.read_bytes()).decode())).collectives
     assert [c.algorithm.name for c in found if c.algorithm is not None and not c.algorithm.known] == []
     plain = [c for c in found if c.kind != "collective-permute" and not c.name.startswith("async-collective")]
-    assert all(c.algorithm is not None for c in plain)  # one that is taken apart among products names none
+    assert all(c.algorithm is not None for c in plain)  # one that is taken apart among matmuls names none
 
 
 # Kernels that state what they take.

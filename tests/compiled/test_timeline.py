@@ -12,7 +12,7 @@ import pytest
 from shardwise.chips import hardware
 from shardwise.chips.links import Route
 from shardwise.compiled.replaying.modelled import timeline
-from shardwise.compiled.replaying.work import flops_per_device, product_flops
+from shardwise.compiled.replaying.work import flops_per_device, matmul_flops
 from shardwise.compiled.text.hlo import read
 from shardwise.compiled.text.reading import collectives
 from shardwise.compiled.text.walk import survey, visits
@@ -242,10 +242,10 @@ def test_the_flops_of_a_convolution_are_those_of_the_pairs_that_meet(lhs, kernel
     text = f"HloModule m\nENTRY %e (a: f32[]) -> f32[] {{\n  %a = {lhs} parameter(0)\n  %b = {kernel} parameter(1)\n"
     module = read(f"{text}  ROOT %c = {out} convolution(%a, %b), {says}\n}}\n")
     assert module.entry is not None
-    assert product_flops(module, module.entry.instructions[-1]) == flops
+    assert matmul_flops(module, module.entry.instructions[-1]) == flops
 
 
-def test_a_vendors_product_counts_by_its_dot_dimension_numbers():
+def test_a_vendors_matmul_counts_by_its_dot_dimension_numbers():
     numbers = '{"lhs_contracting_dimensions":["0"],"rhs_contracting_dimensions":["0"]}'
     config = f'"gemm_backend_config":{{"dot_dimension_numbers":{numbers}}}'
     text = "HloModule m\nENTRY %e (a: f32[]) -> f32[] {\n  %a = f32[32,64] parameter(0)\n  %b = f32[32,16] parameter(1)\n"

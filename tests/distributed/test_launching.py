@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from shardwise.distributed import launching, telling
+from shardwise.distributed import launching, reporting
 from shardwise.distributed.launching import Launch, launch
 from shardwise.errors import DistributedError
 
@@ -151,7 +151,7 @@ def test_an_error_that_an_abort_follows_ends_as_an_error_does(capsys):
             os.write(int(os.environ[PIPE]), (json.dumps(told) + "\\n").encode())
             os.abort()
     """
-    assert launched(f"PIPE = {telling.PIPE!r}\n" + textwrap.dedent(body)) == 1
+    assert launched(f"PIPE = {reporting.PIPE!r}\n" + textwrap.dedent(body)) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("shardwise launch: process 1 failed: ValueError: bad batch")
 
 

@@ -19,17 +19,17 @@ from shardwise.distributed import jobs
 
 OTHER = jax.process_index() >= 2
 A, B = np.arange(64, dtype=np.float32).reshape(8, 8), np.eye(8, dtype=np.float32)
-PRODUCT = "A[I_x, J] · B[J, K] -> C[I, K]"
+MATMUL = "A[I_x, J] · B[J, K] -> C[I, K]"
 MESH = sw.make_mesh("x=4", axis_types=jax.sharding.AxisType.Auto)
 
 
 def equation() -> None:
-    sw.einsum("A[I_x, J] · B[K, J] -> C[I, K]" if OTHER else PRODUCT, A, B, mesh=MESH)
+    sw.einsum("A[I_x, J] · B[K, J] -> C[I, K]" if OTHER else MATMUL, A, B, mesh=MESH)
 
 
 def mesh_order() -> None:
     devices = jax.devices()
-    sw.einsum(PRODUCT, A, B, mesh=sw.make_mesh("x=4", devices=devices[::-1] if OTHER else devices))
+    sw.einsum(MATMUL, A, B, mesh=sw.make_mesh("x=4", devices=devices[::-1] if OTHER else devices))
 
 
 def version() -> None:
@@ -42,15 +42,15 @@ def version() -> None:
 
 
 def shape() -> None:
-    sw.einsum(PRODUCT, np.ones((16, 8) if OTHER else (8, 8), np.float32), B, mesh=MESH)
+    sw.einsum(MATMUL, np.ones((16, 8) if OTHER else (8, 8), np.float32), B, mesh=MESH)
 
 
 def dtype() -> None:
-    sw.einsum(PRODUCT, A.astype(np.int8 if OTHER else np.float32), B, mesh=MESH)
+    sw.einsum(MATMUL, A.astype(np.int8 if OTHER else np.float32), B, mesh=MESH)
 
 
 def plan() -> None:
-    sw.einsum(PRODUCT, A, B, mesh=MESH, overlap="ring" if OTHER else False)
+    sw.einsum(MATMUL, A, B, mesh=MESH, overlap="ring" if OTHER else False)
 
 
 def put() -> None:
@@ -82,7 +82,7 @@ def main(folder: str) -> None:
         except sw.distributed.DistributedError as error:
             said[name] = str(error), time.perf_counter() - started
     # What all have alike goes on after a difference that was caught; and a mesh of one process asks nobody.
-    same = sw.einsum(PRODUCT, A, B, mesh=MESH)
+    same = sw.einsum(MATMUL, A, B, mesh=MESH)
     np.testing.assert_array_equal(np.asarray(same.addressable_data(0)), A)
     if jax.process_index() == 1:
         sw.einsum("A[I_x, J] -> S[I_x]", A, mesh=sw.make_mesh("x=1", devices=jax.local_devices()))

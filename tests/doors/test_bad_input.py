@@ -105,7 +105,7 @@ ARRAYS = [
     pytest.param((A.astype(str), B), ArrayError, f"array A has dtype <U32: {NUMBERS}", id="strings"),
     pytest.param((A, B.astype(object)), ArrayError, f"array B has dtype object: {NUMBERS}", id="objects"),
     pytest.param((A.astype("M8[s]"), B), ArrayError, f"array A has dtype datetime64[s]: {NUMBERS}", id="dates"),
-    pytest.param((A > 3, B), ArrayError, "array A is of bool, which has no sums", id="booleans in a product"),
+    pytest.param((A > 3, B), ArrayError, "array A is of bool, which has no sums", id="booleans in a matmul"),
     pytest.param((None, B), ArrayError, f"NoneType {NO_ARRAY}", id="None"),
     pytest.param(("a.npy", B), ArrayError, f"str {NO_ARRAY}", id="a file's name"),
     pytest.param(({"A": A}, B), ArrayError, f"dict {NO_ARRAY}", id="a dict"),
@@ -225,7 +225,7 @@ EINSUMS = [
         LayoutError,
         [
             "A[I]{U_x} cannot be placed: partial sums come from a computation; "
-            "place the summands along a dimension of their own, as A[N_x, I], and sum over N"
+            "place them along a dimension of their own, as A[N_x, I], and sum over N"
         ],
         id="partial sums given as a host array",
     ),
@@ -474,7 +474,7 @@ PUTS = [
         (A, "A[I, J]{U_x}"),
         LayoutError,
         "A[I, J]{U_x} cannot be placed: partial sums come from a computation; "
-        "place the summands along a dimension of their own, as A[N_x, I], and sum over N",
+        "place them along a dimension of their own, as A[N_x, I], and sum over N",
         id="unreduced",
     ),
     pytest.param((A[:0], "A[I_x, J]"), ArrayError, "array A is empty: dimension I has size 0", id="empty"),

@@ -312,7 +312,7 @@ def test_C3_reduce_scatter():
     assert held(after) == [[22], [20], [12], [17]]
 
 
-def test_C3_reduce_scatter_of_summands():
+def test_C3_reduce_scatter_of_partial_sums():
     before = sw.einsum("A[D_x, I] -> S[I]{U_x}", FOUR_ROWS, mesh="x=4")
     assert held(before) == [[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]]
 

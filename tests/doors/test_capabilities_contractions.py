@@ -21,7 +21,7 @@ FOURS = {"I": 4, "J": 4, "K": 4}
 HEADLINE = {"I": 16384, "J": 1024, "K": 2048}
 SMALL = {"I": 1024, "J": 64, "K": 128}  # the headline sizes, divided by 16
 COLLECTIVES = re.compile(r"all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute")
-PRODUCT = Einsum(("A", "B"), "C", ("I", "K"))
+MATMUL = Einsum(("A", "B"), "C", ("I", "K"))
 
 
 def held(array: jax.Array) -> list[np.ndarray]:
@@ -79,7 +79,7 @@ def test_D1_nothing_sharded_in_the_contraction_needs_no_collective(equation):
     mesh = sw.make_mesh("x=2, y=2")
     plan = sw.plan(equation, sizes=FOURS, mesh=mesh, dtype="float32")
 
-    assert plan.best.program.steps == (PRODUCT,)
+    assert plan.best.program.steps == (MATMUL,)
     assert plan.best.estimate.total_wire_bytes == 0
     assert collectives_compiled(plan, mesh, A, B) == set()
     assert "all-" not in plan.code()
@@ -101,7 +101,7 @@ def test_D2_one_operand_sharded_in_the_contraction_each_device_lacks_parts_of_th
 
     inputs = tuple((name, sw.Layout.parse(layout)) for name, layout in (("A", "I, J_x"), ("B", "J, K")))
     with pytest.raises(ProgramError, match=r"B holds J where A holds J_x: devices lack parts of J"):
-        sw.Program(sw.Mesh.parse(mesh), inputs, (PRODUCT,), "C")
+        sw.Program(sw.Mesh.parse(mesh), inputs, (MATMUL,), "C")
 
 
 @pytest.mark.parametrize("hardware", ["cpu", "tpu-v5e", "h100"])
@@ -110,8 +110,8 @@ def test_D2_one_operand_sharded_in_the_contraction_is_gathered_or_the_other_slic
     equation = "A[I, J_x] · B[J, K] -> C[I, K]"
     plan = sw.plan(equation, sizes=FOURS, mesh=mesh, hardware=hardware, dtype="float32")
 
-    gather = (AllGather("A", "J", ("x",)), PRODUCT)
-    slice_and_reduce = (Slice("B", "J", ("x",)), PRODUCT, AllReduce("C", ("x",)))
+    gather = (AllGather("A", "J", ("x",)), MATMUL)
+    slice_and_reduce = (Slice("B", "J", ("x",)), MATMUL, AllReduce("C", ("x",)))
     assert {gather, slice_and_reduce} <= set(programs(plan))
 
     given = placed(equation, mesh, A, B)
@@ -126,7 +126,7 @@ def test_D3_both_operands_sharded_in_the_contraction_are_multiplied_and_reduced(
     equation = "A[I, J_x] · B[J_x, K] -> C[I, K]{U_x} -> C[I, K]"
     plan = sw.plan(equation, sizes=FOURS, mesh=mesh, dtype="float32")
 
-    assert plan.best.program.steps == (PRODUCT, AllReduce("C", ("x",)))
+    assert plan.best.program.steps == (MATMUL, AllReduce("C", ("x",)))
     assert collectives_compiled(plan, mesh, A, B) == {"all-reduce"}
 
     c = sw.einsum(equation, A, B, mesh=mesh)
@@ -135,12 +135,12 @@ def test_D3_both_operands_sharded_in_the_contraction_are_multiplied_and_reduced(
         np.testing.assert_array_equal(whole, A @ B)
 
 
-def test_D3_between_multiplying_and_reducing_every_device_holds_a_summand():
+def test_D3_between_multiplying_and_reducing_every_device_holds_a_partial_sum():
     partial = sw.einsum("A[I, J_x] · B[J_x, K] -> C[I, K]{U_x}", A, B, mesh="x=4")
 
     assert laid_out(partial, "[I, K]{U_x}")
-    for k, summand in enumerate(held(partial)):
-        np.testing.assert_array_equal(summand, np.outer(A[:, k], B[k]))
+    for k, partial_sum in enumerate(held(partial)):
+        np.testing.assert_array_equal(partial_sum, np.outer(A[:, k], B[k]))
 
     c = sw.reshard(partial, "C[I, K]{U_x} -> C[I, K]")
     assert np.asarray(c)[:2, :2].tolist() == [[152, 158], [504, 526]]
@@ -167,11 +167,11 @@ def test_D4_one_axis_on_both_operands_gathers_the_one_that_the_result_has_whole(
     equation = f"A[I_x, J] · B[J, K_x] -> C[{result}]"
     plan = sw.plan(equation, sizes=FOURS, mesh=mesh, hardware=hardware, dtype="float32")
 
-    assert plan.best.program.steps == (best, PRODUCT)
+    assert plan.best.program.steps == (best, MATMUL)
     seconds = [candidate.estimate.seconds for candidate in plan]
     assert len(plan) > 2
     assert seconds == sorted(seconds)
-    assert any(steps[:2] == (other, PRODUCT) for steps in programs(plan))  # the other one gathered, and C laid out anew
+    assert any(steps[:2] == (other, MATMUL) for steps in programs(plan))  # the other one gathered, and C laid out anew
 
     given = placed(equation, mesh, A, B)
     for c in by_every_candidate(plan, mesh, given):
@@ -185,9 +185,9 @@ def test_D4_one_axis_on_both_operands_gathers_the_one_that_the_result_has_whole(
 @pytest.mark.parametrize(
     ("result", "block", "best"),
     [
-        ("I_x, K_y", (4, 2), (PRODUCT, ReduceScatter("C", "K", ("y",)))),
-        ("I_x, K", (4, 4), (PRODUCT, AllReduce("C", ("y",)))),
-        ("I, K_y", (8, 2), (PRODUCT, ReduceScatter("C", "K", ("y",)), AllGather("C", "I", ("x",)))),
+        ("I_x, K_y", (4, 2), (MATMUL, ReduceScatter("C", "K", ("y",)))),
+        ("I_x, K", (4, 4), (MATMUL, AllReduce("C", ("y",)))),
+        ("I, K_y", (8, 2), (MATMUL, ReduceScatter("C", "K", ("y",)), AllGather("C", "I", ("x",)))),
     ],
 )
 @pytest.mark.parametrize("hardware", ["cpu", "tpu-v5e", "h100"])
@@ -204,7 +204,7 @@ def test_D5_two_axes(result, block, best, hardware):
     np.testing.assert_array_equal(c, a @ b)
 
 
-def test_D5_the_local_product_is_a_partial_sum():
+def test_D5_the_local_matmul_is_a_partial_sum():
     a, b = np.arange(128, dtype=np.float32).reshape(8, 16), np.arange(64, dtype=np.float32).reshape(16, 4)
     partial = sw.einsum("A[I_x, J_y] · B[J_y, K] -> C[I_x, K]{U_y}", a, b, mesh="x=2, y=2")
 
@@ -217,10 +217,10 @@ def test_D5_the_local_product_is_a_partial_sum():
     np.testing.assert_array_equal(c, a @ b)
 
 
-# D6 to D8: large products, planned at the sizes of the sources.
+# D6 to D8: large matmuls, planned at the sizes of the sources.
 
-GATHER_THEN_MULTIPLY = (AllGather("A", "I", ("x",)), PRODUCT)
-MULTIPLY_THEN_GATHER = (PRODUCT, AllGather("C", "I", ("x",)))
+GATHER_THEN_MULTIPLY = (AllGather("A", "I", ("x",)), MATMUL)
+MULTIPLY_THEN_GATHER = (MATMUL, AllGather("C", "I", ("x",)))
 
 
 @pytest.mark.parametrize("devices", [4, 8])
@@ -234,7 +234,7 @@ def test_D6_headline_planned(devices, hardware):
     assert gather.total_wire_bytes == 2 * 16384 * 1024 * (devices - 1) / devices
     assert multiply.total_wire_bytes == 2 * 16384 * 2048 * (devices - 1) / devices
     assert gather.flops == devices * multiply.flops == 2 * 16384 * 1024 * 2048
-    # Where devices share one host's cores, repeating the product on each of them costs more than moving the result.
+    # Where devices share one host's cores, repeating the matmul on each of them costs more than moving the result.
     assert (multiply.seconds < gather.seconds) == (hardware == "cpu")
 
 
@@ -297,7 +297,7 @@ def test_D7_batched_against_the_reference():
 @pytest.mark.parametrize("devices", [4, 8])
 def test_D8_multiply_then_reduce_scatter(devices):
     equation = "A[I, J_x] · B[J_x, K] -> C[I_x, K]"
-    steps = (PRODUCT, ReduceScatter("C", "I", ("x",)))
+    steps = (MATMUL, ReduceScatter("C", "I", ("x",)))
     planned = {
         candidate.program.steps: candidate.estimate
         for candidate in sw.plan(equation, sizes=HEADLINE, mesh={"x": devices}, hardware="tpu-v5e", overlap=False)
@@ -320,7 +320,7 @@ def test_D8_multiply_then_reduce_scatter(devices):
 BOTH_SPLIT = "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]"
 
 
-def test_D10_a_product_of_blocks():
+def test_D10_a_matmul_of_blocks():
     mesh = sw.make_mesh("x=2, y=2")
     (a00, a01, a10, a11), (b00, b01, b10, b11) = (held(array) for array in placed(BOTH_SPLIT, mesh, A, B))
     c = sw.einsum(BOTH_SPLIT, A, B, mesh=mesh)
@@ -337,7 +337,7 @@ def test_D10_both_operands_are_gathered(mesh, hardware):
     a, b = normal(SMALL, "IJ", "JK")
     mesh = sw.make_mesh(mesh)
     plan = sw.plan(BOTH_SPLIT, sizes=SMALL, mesh=mesh, hardware=hardware, dtype="float32", overlap=False)
-    assert plan.best.program.steps == (AllGather("A", "J", ("y",)), AllGather("B", "J", ("x",)), PRODUCT)
+    assert plan.best.program.steps == (AllGather("A", "J", ("y",)), AllGather("B", "J", ("x",)), MATMUL)
 
     given = placed(BOTH_SPLIT, mesh, a, b)
     outcome = sw.check(plan.function(mesh), lambda a, b: a @ b, *given, gradients=True)

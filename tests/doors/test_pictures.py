@@ -118,12 +118,12 @@ def drawn_shards_many(svg: str) -> set[str]:
     return set(re.findall(r'data-devices="(\d+)"', svg))
 
 
-def test_partial_sums_on_devices_are_summands():
+def test_partial_sums_on_devices_are_shown_as_such():
     mesh = sw.make_mesh("x=2, y=2")
     a, b = np.ones((4, 4), np.float32), np.ones((4, 4), np.float32)
     shown = sw.show(sw.einsum("A[I_x, J_y] · B[J_y, K] -> C[I_x, K]{U_y}", a, b, mesh=mesh))
 
-    assert "summands over y" in str(shown)
+    assert "partial sums over y" in str(shown)
     assert "|  0+1  |" in str(shown) or "| 0+1 |" in str(shown)
     assert 'data-devices="0+1"' in shown._repr_svg_()
 

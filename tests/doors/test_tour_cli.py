@@ -55,7 +55,7 @@ def test_documents(tmp_path, capsys):
         assert text.count('data-source="') == 2  # wires of the all-reduce
         assert "<details>" not in text
     tree = ET.fromstring((tmp_path / "tour.svg").read_text(encoding="utf-8"))
-    assert tree[0].text == "case-3: both operands are split along the sum: multiply, then add the summands"
+    assert tree[0].text == "case-3: both operands are split along the sum: multiply, then add the partial sums"
 
 
 def test_numbers_keep_their_columns_in_a_document(tmp_path):

@@ -88,7 +88,7 @@ def test_every_collective_comes_from_the_line_that_asks_for_it(folder: str, prog
     if program.startswith("planned"):
         assert all(is_users(c.source.rpartition(":")[0]) for c in found)  # the line that called Shardwise
         return
-    if program == "case2_gather":  # a gather without a line of its own: that of the product beside it
+    if program == "case2_gather":  # a gather without a line of its own: that of the matmul beside it
         assert all(
             abs(int(c.source.rpartition(":")[2]) - int(line)) <= 1 for c in found for line in index(folder, program)["lines"]
         )

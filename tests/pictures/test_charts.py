@@ -158,7 +158,7 @@ def test_an_audit_is_drawn_with_its_table_and_its_findings():
 def test_thin_bars_are_joined_and_many_are_drawn_quickly():
     bars = tuple(Bar(n / 20_000, (n + 0.9) / 20_000, "product", f"p{n}") for n in range(20_000))
     start = time.process_time()
-    drawn = svg(Picture("t", "d", (Lanes("t", (Lane("compute", bars),), (), (("product", "products"),)),)))
+    drawn = svg(Picture("t", "d", (Lanes("t", (Lane("compute", bars),), (), (("product", "matmuls"),)),)))
     assert time.process_time() - start < 1
     assert len(drawn) < 100_000
     kept = joined(bars, 0.001)

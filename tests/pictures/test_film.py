@@ -90,7 +90,7 @@ def test_blocks_keep_the_colour_of_the_device_they_come_from():
 
 def test_what_each_device_lacks_is_said():
     assert one_step(*COLLECTIVES[0].values[:4]).before[0].lacks == "lacks 3 of 4 parts of A along I"
-    assert one_step(*COLLECTIVES[1].values[:4]).before[0].lacks == "lacks 3 of 4 summands of A"
+    assert one_step(*COLLECTIVES[1].values[:4]).before[0].lacks == "lacks 3 of 4 partial sums of A"
 
 
 def test_a_large_mesh_shows_one_group_and_counts_the_others():
@@ -183,7 +183,7 @@ def assembled(frames: Film, device: int) -> np.ndarray:
             continue
         made[relative(shared, after.where)] += values[relative(shared, where)]
         filled[relative(shared, after.where)] += 1
-    assert (filled == (len(pieces) if adds else 1)).all(), "every element comes once, or from every summand"
+    assert (filled == (len(pieces) if adds else 1)).all(), "every element comes once, or from every partial sum"
     return made
 
 

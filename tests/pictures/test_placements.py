@@ -46,16 +46,16 @@ def test_A5_the_placements_of_a_matrix_on_a_2x2_mesh(layout, grid, shown):
     }
 
 
-def test_copies_summands_and_padding_are_told_apart_in_words_and_marks():
+def test_copies_partial_sums_and_padding_are_told_apart_in_words_and_marks():
     copies = board(place("I_x, J", {"I": 4, "J": 4}, "x=2, y=2"))
-    summands = board(place("[I_x, J]{U_y}", {"I": 4, "J": 4}, "x=2, y=2"))
+    partial_sums = board(place("[I_x, J]{U_y}", {"I": 4, "J": 4}, "x=2, y=2"))
     both = board(place("[I_x, J]{U_y}", {"I": 4, "J": 4}, "x=2, y=2, z=2"))
     padded = board(place("I_x, J_y", {"I": 3, "J": 4}, "x=2, y=2", pad=True))
 
     assert [box.head for box in copies.boxes] == ["0,1", "2,3"]
-    assert [box.head for box in summands.boxes] == ["0+1", "2+3"]
+    assert [box.head for box in partial_sums.boxes] == ["0+1", "2+3"]
     assert [box.head for box in both.boxes] == ["(0,1)+(2,3)", "(4,5)+(6,7)"]
-    assert [(box.copies, box.summands) for box in (copies.boxes[0], summands.boxes[0], both.boxes[0])] == [
+    assert [(box.copies, box.partial_sums) for box in (copies.boxes[0], partial_sums.boxes[0], both.boxes[0])] == [
         (2, 1),
         (1, 2),
         (2, 2),
@@ -64,7 +64,7 @@ def test_copies_summands_and_padding_are_told_apart_in_words_and_marks():
     assert [box.padding for box in padded.boxes] == [(0, 0), (0, 0), (0.5, 0), (0.5, 0)]
     drawn = [svg(placed(place("[I_x, J]{U_y}", {"I": 4, "J": 4}, "x=2, y=2")))]
     assert "box t0 sum" in drawn[0]
-    assert "summands (0+1)" in drawn[0]
+    assert "partial sums (0+1)" in drawn[0]
 
 
 def test_a_shard_of_padding_alone_says_so():

@@ -24,7 +24,7 @@ from shardwise.steps import AllGather, AllReduce, Automatic, Einsum, collectives
 
 SIZES = {"I": 16384, "J": 1024, "K": 2048}
 GATHER, CONTRACT = "A[I_x, J] · B[J, K] -> C[I, K]", "A[I, J_x] · B[J_x, K] -> C[I, K]"
-# Case 3 by hand: every device multiplies, then the summands are added.
+# Case 3 by hand: every device multiplies, then the partial sums are added.
 CASE_3 = Program(
     Mesh.parse("x=2"), (("A", Layout.parse("I, J_x")), ("B", Layout.parse("J_x, K"))),
     (Einsum(("A", "B"), "C", ("I", "K")), AllReduce("C", ("x",))), "C",
@@ -42,17 +42,17 @@ def numbers(stage: Stage, device: int, name: str) -> list[int]:
     return [int(number) for line in lines for number in line.split()]
 
 
-def test_the_numbers_on_the_last_scene_are_those_of_the_product():
+def test_the_numbers_on_the_last_scene_are_those_of_the_matmul():
     played = play(CASE_3, {"I": 2, "J": 4, "K": 2})
     values = _values(CASE_3, {"I": 2, "J": 4, "K": 2})
-    product = values["A"] @ values["B"]
+    matmul = values["A"] @ values["B"]
 
     assert [scene.moves for scene in played.scenes] == [False, False, True, False]
-    summands = [np.array(numbers(played.scenes[1].stage, device, "C")) for device in (0, 1)]
-    assert (summands[0] != product.ravel()).any()  # each device has but a summand
-    assert (summands[0] + summands[1]).tolist() == product.ravel().tolist()
+    partial_sums = [np.array(numbers(played.scenes[1].stage, device, "C")) for device in (0, 1)]
+    assert (partial_sums[0] != matmul.ravel()).any()  # each device has but a partial sum
+    assert (partial_sums[0] + partial_sums[1]).tolist() == matmul.ravel().tolist()
     for device in (0, 1):
-        assert numbers(played.scenes[-1].stage, device, "C") == product.ravel().tolist()
+        assert numbers(played.scenes[-1].stage, device, "C") == matmul.ravel().tolist()
 
 
 def test_small_arrays_are_drawn_as_they_are_and_large_ones_by_a_stand_in():

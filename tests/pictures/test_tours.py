@@ -61,7 +61,7 @@ def test_a_collective_before_and_after_on_every_device(name, wanted):
 
 
 def test_all_reduce_is_reduce_scatter_then_all_gather():
-    """C10, as a table: the summand, the part of the sum, the whole sum, and what an all-reduce makes."""
+    """C10, as a table: the partial sum, the part of the sum, the whole sum, and what an all-reduce makes."""
     said = printed("all-reduce")[3]
 
     assert [re.split(r"  +", line) for line in said.split("\n")[6:10]] == [
@@ -88,7 +88,7 @@ def test_the_blocks_that_are_looked_for_are_found_only_where_they_are():
 
 
 def test_the_four_cases():
-    """D1 to D4: parts, summands and results as NumPy makes them."""
+    """D1 to D4: parts, partial sums and results as NumPy makes them."""
     one, two, three, four = (printed(f"case-{n}") for n in (1, 2, 3, 4))
     for blocks, said in (
         ([C[:2, :2], C[:2, 2:]], one[2]), ([C[:2, :2], C[:2, 2:], C[2:, :2], C[2:, 2:]], one[3]),
@@ -105,7 +105,7 @@ def test_the_four_cases():
 
 
 def test_two_axes():
-    """D5: the partial products are 4 x 4, and the blocks 4 x 2, 4 x 4 and 8 x 2."""
+    """D5: the partial sums are 4 x 4, and the blocks 4 x 2, 4 x 4 and 8 x 2."""
     a, b = np.arange(128).reshape(8, 16), np.arange(64).reshape(16, 4)
     c, said = a @ b, printed("two-axes")
     for x, y in itertools.product(range(2), range(2)):
@@ -152,7 +152,7 @@ def test_no_claim_about_numbers_is_written_by_hand():
 
 
 @st.composite
-def split_products(draw):
+def split_matmuls(draw):
     x, y = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([2, 4]))
     mesh = Mesh.parse({"x": x, "y": y})
     i, j, k = (x * y * draw(st.integers(1, 2)) for _ in range(3))
@@ -162,9 +162,9 @@ def split_products(draw):
     return mesh, parse(f"A[{rows}, J_y] · B[J_y, K] -> C[{rows}, K]"), a, b
 
 
-@given(split_products())
+@given(split_matmuls())
 def test_what_devices_make_alone_adds_up_to_what_is_right(case):
-    """Where a sum is split, and no term is on two devices of an axis, their wrong numbers are its summands."""
+    """Where a sum is split, and no term is on two devices of an axis, their wrong numbers are its partial sums."""
     mesh, equation, a, b = case
     found = list(alone(equation.on(mesh), mesh, {"A": a, "B": b}))
     c, y = a @ b, mesh.axis_size("y")
@@ -184,7 +184,7 @@ def test_what_devices_make_alone_adds_up_to_what_is_right(case):
 
 
 def whole_partial(short, mesh, a, b):
-    """The product of the columns of A and the rows of B that a device holds."""
+    """The matmul of the columns of A and the rows of B that a device holds."""
     y = mesh.axis_size("y")
     width = a.shape[1] // y
     held = slice(short.device % y * width, (short.device % y + 1) * width)
@@ -334,7 +334,7 @@ def test_tables_have_a_cell_for_every_column():
                 assert {len(row) for row in part.rows} == {len(part.head)}
 
 
-def test_summands_of_a_list_are_their_sum():
+def test_partial_sums_of_a_list_are_their_sum():
     mesh = Mesh.parse("x=2")
     shards = scatter(np.arange(4), parse("A[I]{U_x} -> A[I]").operands[0].layout, mesh)
     (first, _) = alone(parse("A[I]{U_x} -> A[I]"), mesh, {"A": shards})

@@ -154,8 +154,8 @@ def test_going_round_through_another_layout_costs_no_less(random):
     mesh = random_mesh(random, axes=2, devices=16, sizes=(2, 3, 4, 8))
     dims = "IJ"[: random.randint(1, 2)]
     sizes = {dim: mesh.size * random.choice((1, 5, 512)) for dim in dims}
-    summands = random.choice([(), mesh.names[:1]])
-    before = random_layout(random, dims, mesh.names, summands)
+    partial_sums = random.choice([(), mesh.names[:1]])
+    before = random_layout(random, dims, mesh.names, partial_sums)
     middle = random_layout(random, dims, mesh.names, before.unreduced)
     after = random_layout(random, dims, mesh.names, middle.unreduced)
     middle = Layout(middle.dims, middle.unreduced & before.unreduced)

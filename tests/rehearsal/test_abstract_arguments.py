@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 from shardwise.compiled.targets.abstract_arguments import at_home, written_mesh
-from shardwise.compiled.targets.helper_process import compile_apart
+from shardwise.compiled.targets.helper_process import compile_in_subprocess
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.compiled.targets.unattached import mesh_of
 from shardwise.errors import CompileError, LayoutError, MeshError, ShardwiseError
@@ -41,7 +41,7 @@ def on(mesh) -> str:
 
 
 def compiled(lowering, mesh) -> str:
-    return compile_apart(lowering.program, on(mesh), Mesh.parse(mesh)).text
+    return compile_in_subprocess(lowering.program, on(mesh), Mesh.parse(mesh)).text
 
 
 def test_layouts_come_along_and_the_rest_is_taken_as_replicated(host, away):

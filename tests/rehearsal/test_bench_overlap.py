@@ -22,7 +22,7 @@ SMALLEST = "16384x1024x2048"
 
 
 @pytest.mark.needs("tpu")
-def test_a_gathered_product_beats_the_compilers_own(tmp_path, capsys):
+def test_a_gathered_matmul_beats_the_compilers_own(tmp_path, capsys):
     path = tmp_path / "rows.json"
     case = ("--on", "v5e:2x4", "--kinds", "AG", "--sizes", SMALLEST)
     assert main(["bench-overlap", *case, "--json", str(path)]) == 0
@@ -44,7 +44,7 @@ def test_a_gathered_product_beats_the_compilers_own(tmp_path, capsys):
     assert row.bound <= row.ours.step
 
 
-def test_the_local_product_is_that_of_the_shards_once_gathered():
+def test_the_local_matmul_is_that_of_the_shards_once_gathered():
     task = problem(parse(KINDS["AG"]), {"I": 64, "J": 16, "K": 32}, {"x": 8}, "v5e:2x4")
     found = {summary(each.program): _local(task, unfused(each.program))[0] for each in rank(task)}
     assert found["all-gather A over x (I), then multiply"]["I"] == 64

@@ -44,7 +44,7 @@ from shardwise.steps import (
 )
 
 BLOCKS, PLANS = 4, 10
-GATHER, SPREAD = "A[I_x, J] · B[J, K_x] -> C[I, K_x]", "A[I_x, J] · B[J, K] -> C[I, K]"
+GATHER, PIPELINED = "A[I_x, J] · B[J, K_x] -> C[I, K_x]", "A[I_x, J] · B[J, K] -> C[I, K]"
 SCATTER, ROTATE = "A[I, J_x] · B[J_x, K] -> C[I_x, K]", "A[I_x, J_y] · B[J_x, K_y] -> C[I_x, K_y]"
 Plan = tuple[sw.Plan, Candidate]
 
@@ -59,7 +59,7 @@ def test_random_plans_are_compiled_as_planned_and_no_tampered_program_passes(blo
 
 @pytest.mark.parametrize("overlap", [False, "ring", "bidirectional", "folded", "scatter", "rotate"])
 def test_compiled_collectives_name_their_step_in_derivatives_too(overlap: bool | str):
-    equation = {"scatter": SCATTER, "rotate": ROTATE}.get(str(overlap), SPREAD)
+    equation = {"scatter": SCATTER, "rotate": ROTATE}.get(str(overlap), PIPELINED)
     plan = planned(equation, "x=4" if overlap != "rotate" else "x=2, y=2", overlap=overlap, I=16, J=16, K=16)
     audit = compiled(plan, plan.best)
     numbers = {number for number, step in enumerate(plan.best.program.steps, 1) if moved_axes(step)}
@@ -98,7 +98,7 @@ def ring(kind: str, n: int, way: Way, chunks: int, rows: int = 7, dtype: str = "
     equation, step = {
         "gather": (GATHER, GatherEinsum(AllGather("A", "I", ("x",)), EINSUM, way, chunks)),
         "scatter": (SCATTER, EinsumScatter(EINSUM, ReduceScatter("C", "I", ("x",)), way, chunks)),
-        "spread": (SPREAD, EinsumGather(EINSUM, AllGather("C", "I", ("x",)), way, chunks)),
+        "pipelined": (PIPELINED, EinsumGather(EINSUM, AllGather("C", "I", ("x",)), way, chunks)),
     }[kind]
     plan = planned(equation, f"x={n}", dtype=dtype, overlap=False, I=rows * n, J=2 * n, K=3 * n)
     program = Program(plan.task.mesh, plan.best.program.inputs, (step,), "C")
@@ -123,9 +123,9 @@ HELD = {
     "scatter 3 one way": ring("scatter", 3, "ring", 2, dtype="bfloat16"),
     "scatter 3 both ways": ring("scatter", 3, "bidirectional", 1),
     "scatter 5 both ways": ring("scatter", 5, "bidirectional", 2),
-    "spread 4 one way": ring("spread", 4, "ring", 2),
-    "spread 3 both ways": ring("spread", 3, "bidirectional", 4),
-    "spread, nothing to cut": ring("spread", 3, "bidirectional", 2, rows=1),
+    "pipelined 4 one way": ring("pipelined", 4, "ring", 2),
+    "pipelined 3 both ways": ring("pipelined", 3, "bidirectional", 4),
+    "pipelined, nothing to cut": ring("pipelined", 3, "bidirectional", 2, rows=1),
     "rotate 2, 2": rotation("x=2, y=2", I=6, J=4, K=6),
     "rotate 2, 4": rotation("x=2, y=4", I=6, J=8, K=8),
     "rotate 3, 2": rotation("y=3, x=2", I=6, J=6, K=9),
@@ -213,7 +213,7 @@ def test_a_ring_of_one_sends_nothing():
 
 
 def test_sixteen_bit_numbers_that_a_host_widens_are_held_and_wider_ones_are_not():
-    plan = planned(SPREAD, "x=4", dtype="bfloat16", overlap=False, I=8, J=4, K=4)
+    plan = planned(PIPELINED, "x=4", dtype="bfloat16", overlap=False, I=8, J=4, K=4)
     audit = compiled(plan, plan.best)
     audit.assert_matches(plan)
     assert (

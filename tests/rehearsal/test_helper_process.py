@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import shardwise as sw
 from shardwise.chips.topology import Topology
 from shardwise.compiled.targets import helper_process
-from shardwise.compiled.targets.helper_process import compile_apart, end_helper, start_helper
+from shardwise.compiled.targets.helper_process import compile_in_subprocess, end_helper, start_helper
 from shardwise.compiled.targets.lowering import lower_on
 from shardwise.compiled.targets.programs import Program, compile_program
 from shardwise.errors import CompileError, HardwareError, MeshError, MissingExtraError
@@ -46,7 +46,7 @@ def test_what_comes_back_is_what_this_process_would_have_made(topology):
 
     tree = {"a": shaped(P("x")), "b": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
     lowering = lower_on(gathered, (tree, jax.random.key(0), 2.0), topology, MESH)
-    found = compile_apart(lowering.program, topology, GRID)
+    found = compile_in_subprocess(lowering.program, topology, GRID)
     assert found == compile_program(lowering.program, Topology.parse(topology), GRID)
     assert "is_scheduled=true" in found.text
     assert "all-gather" in found.text
@@ -77,30 +77,30 @@ def test_this_process_loads_no_compiler_of_other_devices_and_leaves_no_process()
 def test_the_helper_is_kept_and_replaced_where_it_died_or_the_environment_is_another(monkeypatch):
     start_helper()
     first = helper_process._kept[0].process
-    text = compile_apart(program(), "v5e:2x4", GRID).text
+    text = compile_in_subprocess(program(), "v5e:2x4", GRID).text
     assert helper_process._kept[0].process is first
     first.kill()
     first.wait()
-    assert compile_apart(program(), "v5e:2x4", GRID).text == text
+    assert compile_in_subprocess(program(), "v5e:2x4", GRID).text == text
     second = helper_process._kept[0].process
     assert second is not first
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_latency_hiding_scheduler=false")
-    compile_apart(program(), "v5e:2x4", GRID)
+    compile_in_subprocess(program(), "v5e:2x4", GRID)
     assert second.poll() is not None
     end_helper()
 
 
 def test_refusals_of_the_helper_are_told_as_its_own():
     with pytest.raises(MeshError, match="mesh x=4, y=2 has 8 devices, and v5e:2x2 has 4"):
-        compile_apart(program(), "v5e:2x2", GRID)
+        compile_in_subprocess(program(), "v5e:2x2", GRID)
     large = lower_on(lambda a: a @ a, (jax.ShapeDtypeStruct((200_000, 200_000), "float32"),), "v5e:2x4", MESH).program
     with pytest.raises(CompileError, match=r"the compiler refuses: .*out of memory[\s\S]*shard it further"):
-        compile_apart(large, "v5e:2x4", GRID)
+        compile_in_subprocess(large, "v5e:2x4", GRID)
     with pytest.raises(CompileError, match="the compiler refuses: "):
-        compile_apart(Program(b"no module", (), ()), "v5e:2x4", GRID)
+        compile_in_subprocess(Program(b"no module", (), ()), "v5e:2x4", GRID)
     with pytest.raises(HardwareError, match="no devices 'v9z'"):
-        compile_apart(program(), "v9z:2x2", GRID)
-    assert compile_apart(program(), "v5e:2x4", GRID).text, "a refusal ends the helper"
+        compile_in_subprocess(program(), "v9z:2x2", GRID)
+    assert compile_in_subprocess(program(), "v5e:2x4", GRID).text, "a refusal ends the helper"
 
 
 def test_a_compiler_that_is_missing_there_names_its_extra(monkeypatch):
@@ -114,13 +114,13 @@ def test_a_compiler_that_is_missing_there_names_its_extra(monkeypatch):
     """)))  # fmt: skip
     end_helper()
     with pytest.raises(MissingExtraError, match=r"shardwise\[tpu\]"):
-        compile_apart(program(), "v5e:2x4", GRID)
+        compile_in_subprocess(program(), "v5e:2x4", GRID)
     end_helper()
 
 
 def test_a_helper_that_takes_too_long_is_ended():
     with pytest.raises(CompileError, match=r"took longer than 0.01 seconds and was ended"):
-        compile_apart(program(), "v5e:2x4", GRID, timeout_seconds=0.01)
+        compile_in_subprocess(program(), "v5e:2x4", GRID, timeout_seconds=0.01)
     assert not helper_process._kept
 
 
@@ -142,12 +142,12 @@ def test_a_helper_that_breaks_down_is_told_with_the_compilers_last_words(monkeyp
             helper_process._kept[0].process.poll = lambda: None  # it is taken for running
             helper_process._kept[0].process.wait()
         with pytest.raises(helper_process.BrokenDownError, match=said):
-            compile_apart(program(), "v5e:2x4", GRID)
+            compile_in_subprocess(program(), "v5e:2x4", GRID)
         assert not helper_process._kept
 
 
 def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_question(monkeypatch):
-    text = compile_apart(program(), "v5e:2x4", GRID).text
+    text = compile_in_subprocess(program(), "v5e:2x4", GRID).text
 
     def interrupted(self, timeout):
         raise KeyboardInterrupt
@@ -156,8 +156,8 @@ def test_an_interrupt_ends_the_helper_and_the_next_answer_is_to_the_next_questio
     with monkeypatch.context() as patched:
         patched.setattr(helper_process.Connection, "poll", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            compile_apart(other, "v5e:2x4", GRID)
-    assert compile_apart(program(), "v5e:2x4", GRID).text == text
+            compile_in_subprocess(other, "v5e:2x4", GRID)
+    assert compile_in_subprocess(program(), "v5e:2x4", GRID).text == text
 
 
 def test_signals_have_names():
@@ -170,9 +170,9 @@ def test_a_kept_text_is_the_compilers_and_no_other_program_takes_it(tmp_path, mo
     monkeypatch.setenv("KEEP", "1")
     topology = Topology.parse("v5e:2x4")
     made = kept.compile_or_take(program(), topology, GRID)
-    assert made == compile_apart(program(), topology, GRID)
+    assert made == compile_in_subprocess(program(), topology, GRID)
     with monkeypatch.context() as patched:
-        patched.setattr(helper_process, "compile_apart", None)
+        patched.setattr(helper_process, "compile_in_subprocess", None)
         assert kept.compile_or_take(program(lambda a: a * 2), topology, GRID) == made  # from another line
     assert kept.named(program(lambda a: a * 3), topology, GRID) != kept.named(program(), topology, GRID)
     assert kept.named(program(), topology, GRID) != kept.named(program(), Topology.parse("v6e:2x4"), GRID)

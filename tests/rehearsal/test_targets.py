@@ -30,7 +30,7 @@ GPUS = ["h100:1", "h100:8", "h100:2x8", "h200:8", "b200:8"]
 
 
 def gathered(mesh) -> jax.stages.Lowered:
-    """A matrix product whose rows are split over x, and gathered."""
+    """A matmul whose rows are split over x, and gathered."""
     a = jax.ShapeDtypeStruct((8 * mesh.size, 256), jnp.bfloat16, sharding=NamedSharding(mesh, P("x")))
     b = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16, sharding=NamedSharding(mesh, P()))
     return jax.jit(lambda a, b: a @ b, out_shardings=NamedSharding(mesh, P())).lower(a, b)

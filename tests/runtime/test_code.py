@@ -104,12 +104,12 @@ def test_what_is_split_over_one_axis_does_not_rotate(name):
 GATHERED = AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))
 SUMMED = AllGather("B", "J", ("x",)), Einsum(("A", "B"), "C", ("I", "K"))
 SCATTERED = Einsum(("A", "B"), "C", ("I", "K")), ReduceScatter("C", "I", ("x",))
-SPREAD = Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "I", ("x",))
+PIPELINED = Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "I", ("x",))
 CHUNKED = [
     ("A[I_x, J] · B[J, K] -> C[I, K]", lambda way, chunks: GatherEinsum(*GATHERED, way, chunks)),
     ("A[I_x, J] · B[J_x, K] -> C[I_x, K]", lambda way, chunks: GatherEinsum(*SUMMED, way, chunks)),
     ("A[I, J_x] · B[J_x, K] -> C[I_x, K]", lambda way, chunks: EinsumScatter(*SCATTERED, way, chunks)),
-    ("A[I_x, J] · B[J, K] -> C[I, K]", lambda way, chunks: EinsumGather(*SPREAD, way, chunks)),
+    ("A[I_x, J] · B[J, K] -> C[I, K]", lambda way, chunks: EinsumGather(*PIPELINED, way, chunks)),
 ]
 
 
@@ -122,9 +122,9 @@ def test_chunks_that_do_and_do_not_divide_a_block(equation, step, way, chunks, n
     assert_is_einsum(equation, program, size=5 * n)
 
 
-@pytest.mark.parametrize(("columns", "products"), [(64, 3), (2, 4)])
+@pytest.mark.parametrize(("columns", "matmuls"), [(64, 3), (2, 4)])
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_what_arrives_from_both_sides_is_one_product_where_its_cuts_are_smaller_than_the_sum(columns, products, chunks):
+def test_what_arrives_from_both_sides_is_one_matmul_where_its_cuts_are_smaller_than_the_sum(columns, matmuls, chunks):
     """In what is run and in the source alike; of four blocks two arrive together."""
     mesh = sw.make_mesh("x=4")
     multiply, inputs = Einsum(("A", "W"), "C", ("B", "F")), (("A", sw.Layout.parse("B_x, D")), ("W", sw.Layout.parse("D_x, F")))
@@ -135,7 +135,7 @@ def test_what_arrives_from_both_sides_is_one_product_where_its_cuts_are_smaller_
     for function in (coded, jax.jit(lower(program, mesh))):
         np.testing.assert_array_equal(function(*placed), arrays[0] @ arrays[1])
         text = function.lower(*placed).as_text()
-        assert text.count("stablehlo.dot_general") == 1 + chunks * (products - 1)
+        assert text.count("stablehlo.dot_general") == 1 + chunks * (matmuls - 1)
 
 
 @pytest.mark.parametrize("axes", [("x", "y"), ("y", "x")])

@@ -47,7 +47,7 @@ def test_one_equation_in_every_way():
 
 
 def test_the_table_says_why_a_constraint_costs_more():
-    """Its compiler gathers both operands' rows first, and every device does the whole product."""
+    """Its compiler gathers both operands' rows first, and every device does the whole matmul."""
     found = sw.compare(GATHERED, *arrays(1024, 256, 256), mesh="x=4", ways=("constraint", "planned"), seconds=2.0)
     work = found["constraint"].audit.work.flops_per_device, found["planned"].audit.work.flops_per_device
     if work[0] != 4 * work[1]:

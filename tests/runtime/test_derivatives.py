@@ -143,7 +143,7 @@ def test_partial_sums_in_and_out_with_gradients():
     a, b = drawn(CONTRACTED, {"I": 8, "J": 8, "K": 4})
     partial = "A[I_y, J_x] · B[J_x, K] -> C[I_y, K]{U_x}"
 
-    def summands(a, b):
+    def partial_sums(a, b):
         return sw.einsum(partial, a, b, mesh=mesh)
 
     onward = {
@@ -161,7 +161,7 @@ def test_partial_sums_in_and_out_with_gradients():
     given = placed(partial, [a, b], mesh)
     for name, function in onward.items():
         outcome = sw.check(
-            jax.jit(lambda a, b, function=function: function(summands(a, b))),
+            jax.jit(lambda a, b, function=function: function(partial_sums(a, b))),
             lambda a, b, name=name: by_hand[name](a @ b),
             *given,
             gradients=True,

@@ -36,7 +36,7 @@ LAYERS = {
     "slice": ("A[I, J] · B[J, K] -> C[I_x, K]", False),
     "partial sums out": ("A[I, J_x] · B[J_x, K] -> C[I, K]{U_x}", False),
     "partial sums in": ("A[I, J]{U_x} -> A[I_x, J]", False),
-    "two axes, one product": ("A[I_x, J] · B[J, K_y] -> C[I_x, K_y]", False),
+    "two axes, one matmul": ("A[I_x, J] · B[J, K_y] -> C[I_x, K_y]", False),
     "two axes, gather both": ("A[I_x, J_y] · B[J_y, K] -> C[I_x, K]", False),
     "two axes on one dimension": ("A[I, J_{x,y}] · B[J_{x,y}, K] -> C[I_{x,y}, K]", False),
     "two axes change places": ("A[I_{x,y}, J] -> A[I_y, J_x]", False),
@@ -133,7 +133,7 @@ def test_a_manual_layer_equals_numpy_with_its_gradients_and_compiles_to_the_plan
     for step in planned_collectives((plan, chosen)):
         over = expected.setdefault(step.kind, {})
         over[",".join(step.axes)] = over.get(",".join(step.axes), 0) + 1
-    if not any(each.layout.unreduced for each in (*read.operands, read.result)):  # summands are laid out, and summed, outside
+    if not any(each.layout.unreduced for each in (*read.operands, read.result)):  # partial sums are added outside
         audit = sw.audit(function, *given)
         audit.assert_only(expected)
         if named == {"x", "y"}:

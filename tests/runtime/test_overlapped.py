@@ -252,29 +252,29 @@ def test_padded(text: str, mesh: str, shapes: list[tuple[int, int]], name: str):
 @pytest.mark.parametrize("name", ["ring", "bidirectional", "folded"])
 def test_partial_sums_are_multiplied_while_others_are_gathered(name: str, result: str):
     mesh, rng = sw.make_mesh("x=4, y=2"), np.random.default_rng(4)
-    summands, b = rng.integers(-2, 3, (2, 8, 3)).astype(np.float32), rng.integers(-2, 3, (3, 5)).astype(np.float32)
+    partial_sums, b = rng.integers(-2, 3, (2, 8, 3)).astype(np.float32), rng.integers(-2, 3, (3, 5)).astype(np.float32)
 
-    def made(summands: Any, b: Any) -> jax.Array:
-        a = sw.einsum("S[N_y, I_x, J] -> A[I_x, J]{U_y}", summands)
+    def made(partial_sums: Any, b: Any) -> jax.Array:
+        a = sw.einsum("S[N_y, I_x, J] -> A[I_x, J]{U_y}", partial_sums)
         product = sw.einsum(f"A[I_x, J]{{U_y}} · B[J, K] -> {result}", a, b, overlap=name)
         return product if result == "C[I, K]" else sw.reshard(product, f"{result} -> C[I, K]")
 
-    laid = [sw.put(summands, "N_y, I_x, J", mesh), sw.put(b, "J, K", mesh)]
+    laid = [sw.put(partial_sums, "N_y, I_x, J", mesh), sw.put(b, "J, K", mesh)]
     with jax.set_mesh(mesh):
         got, slopes = made(*laid), gradients(made, 2)(*laid)
-    exactly(got, summands.sum(0) @ b)
+    exactly(got, partial_sums.sum(0) @ b)
     replicas_agree(got)
-    for one, other in zip(slopes, gradients(lambda s, b: s.sum(0) @ b, 2)(summands, b), strict=True):
+    for one, other in zip(slopes, gradients(lambda s, b: s.sum(0) @ b, 2)(partial_sums, b), strict=True):
         exactly(one, other)
 
 
 def test_partial_sums_are_scattered_as_they_are_multiplied():
     mesh, rng = sw.make_mesh("x=4"), np.random.default_rng(5)
-    summands, b = rng.integers(-2, 3, (4, 8, 3)).astype(np.float32), rng.integers(-2, 3, (3, 5)).astype(np.float32)
+    partial_sums, b = rng.integers(-2, 3, (4, 8, 3)).astype(np.float32), rng.integers(-2, 3, (3, 5)).astype(np.float32)
     with jax.set_mesh(mesh):
-        a = sw.einsum("S[N_x, I, J] -> A[I, J]{U_x}", summands)
+        a = sw.einsum("S[N_x, I, J] -> A[I, J]{U_x}", partial_sums)
         got = sw.einsum("A[I, J]{U_x} · B[J, K] -> C[I_x, K]", a, b, overlap="scatter")
-    exactly(got, summands.sum(0) @ b)
+    exactly(got, partial_sums.sum(0) @ b)
 
 
 @pytest.mark.parametrize(("case", "name"), FEW)

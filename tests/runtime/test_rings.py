@@ -30,7 +30,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     checked: bool = True
     axes: tuple[str, ...] = ("x",)
-    spread: bool = False  # multiply first, and gather the result
+    pipelined: bool = False  # multiply first, and gather the result
 
     @property
     def terms(self) -> list[str]:
@@ -53,7 +53,7 @@ class Case:
         shared = {"dim": self.dim, "axes": self.axes, "n": n} | dict(self.options)
 
         def local(*shards: Any) -> Any:
-            if self.spread:
+            if self.pipelined:
                 options = {name: value for name, value in shared.items() if name not in ("save", "accumulate")}
                 return einsum_gather(shards, self.terms[:-1], self.terms[-1], **options)
             if self.gathered is None:
@@ -124,7 +124,7 @@ AG = Case("I_x J, J K -> I K", "I", gathered=0, checked=False)
 UP = Case("I_x J, J K_x -> I K_x", "I", gathered=0)
 WEIGHTS = Case("B_x D, D_x F -> B_x F", "D", gathered=1)
 DOWN = Case("I J_x, J_x K -> I_x K", "I")
-SPREAD = Case("I_x J, J K -> I K", "I", checked=False, spread=True)
+PIPELINED = Case("I_x J, J K -> I K", "I", checked=False, pipelined=True)
 WAYS = [{"way": way, "chunks": chunks} for way in ("ring", "bidirectional") for chunks in (1, 2, 3)]
 WAYS += [{"way": "folded", "chunks": 2}]
 
@@ -133,7 +133,7 @@ WAYS += [{"way": "folded", "chunks": 2}]
 def all_kinds(n: int, dtype: Any) -> tuple[list[tuple[Case, dict[str, int]]], Any]:
     """All kinds with odd and even blocks, each with another schedule, in one compiled function."""
     found, ways = [], itertools.cycle(WAYS[n % 6 :] + WAYS[: n % 6])
-    for number, (kind, each) in enumerate(itertools.product((AG, UP, WEIGHTS, DOWN, SPREAD), (3, 4))):
+    for number, (kind, each) in enumerate(itertools.product((AG, UP, WEIGHTS, DOWN, PIPELINED), (3, 4))):
         options = next(ways) | {"save": number % 3 != 0}
         case = replace(kind, options=options)
         found.append((case, case.sizes(n, each)))
@@ -165,11 +165,11 @@ def test_values_and_derivatives_are_those_of_the_einsum(n: int, dtype: Any, seed
     [
         Case("G I_x J, G J K -> G I K", "I", gathered=0, checked=False),  # a batch dimension
         Case("B_x I J, B J K -> B I K", "B", gathered=0, checked=False),  # which is gathered
-        Case("I J, J K_x -> K I", "K", gathered=1, checked=False),  # the other operand, and a turned result
+        Case("I J, J K_x -> K I", "K", gathered=1, checked=False),  # the other operand, and a transposed result
         Case("I_x J_y, J K -> I_x K", "J", gathered=0, axes=("y",), checked=False),  # contracted, of the first operand
         Case("I_x J, J K, K L_x -> I L_x", "I", gathered=0),  # three operands
         Case("I_x J M, J K_x -> I K_x", "I", gathered=0),  # M is summed alone
-        Case("I_x K -> I K", "I", gathered=0, checked=False),  # no product at all: an all-gather, block by block
+        Case("I_x K -> I K", "I", gathered=0, checked=False),  # no matmul at all: an all-gather, block by block
         Case("I J_x, J_x K -> I K_x", "K"),
         Case("B I J_x, B J_x K -> B_x I K", "B"),
         Case("I J_x, J_x K, J_x -> K I_x", "I", options={"way": "ring"}),

@@ -1,4 +1,4 @@
-"""What the overlap benchmark compares with makes right products: a rival that is wrong would be no rival."""
+"""What the overlap benchmark compares with makes right results: a rival that is wrong would be no rival."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def drawn(dims: tuple[str, ...], seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_own_and_textbook_are_the_product(kind):
+def test_own_and_textbook_are_the_matmul(kind):
     equation = parse(KINDS[kind])
     mesh = rivals.on_auto(sw.make_mesh("x=4"))
     a, b = (drawn(operand.dims, seed) for seed, operand in enumerate(equation.operands))
@@ -40,6 +40,6 @@ def test_gradients_are_those_of_one_device():
         np.testing.assert_allclose(made, wanted, rtol=1e-5)
 
 
-def test_a_local_product_has_the_shards_dimensions():
+def test_a_local_matmul_has_the_shards_dimensions():
     function, args = rivals.local(["IJ", "JK"], "KI", SIZES)
     assert jax.eval_shape(function, *args).shape == (24, 16)

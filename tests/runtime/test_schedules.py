@@ -33,7 +33,7 @@ def scatters(*how: Any) -> EinsumScatter:
     return EinsumScatter(MULTIPLY, ReduceScatter("C", "I", ("x",)), *how)
 
 
-def spreads(*how: Any) -> EinsumGather:
+def pipelines(*how: Any) -> EinsumGather:
     return EinsumGather(MULTIPLY, AllGather("C", "I", ("x",)), *how)
 
 
@@ -57,10 +57,10 @@ FORMS = {
     "gather what is summed": Form(("I_x, J", "J_x, K"), gathers("B", "J"), {"I": 3, "J": 5}, {"K": 64}, "J"),
     "scatter": Form(IN, scatters, {"I": 9}, {}, "I"),
     "scatter, cut along K": Form(IN, scatters, {"I": 2}, {"K": 128 * 24}, "K"),
-    "spread": Form(OUT, spreads, {"I": 7}, {}, "I"),
-    "spread, cut along K": Form(OUT, spreads, {"I": 2, "J": 1}, {"K": 128 * 12}, "K"),
+    "pipelined": Form(OUT, pipelines, {"I": 7}, {}, "I"),
+    "pipelined, cut along K": Form(OUT, pipelines, {"I": 2, "J": 1}, {"K": 128 * 12}, "K"),
 }
-MAKERS = {"gather": gather_matmul, "scatter": matmul_scatter, "spread": matmul_gather}
+MAKERS = {"gather": gather_matmul, "scatter": matmul_scatter, "pipelined": matmul_gather}
 HOW = [*itertools.product(("ring", "bidirectional"), (1, 2, 3, 4)), ("folded", 1), ("folded", 3)]
 
 
@@ -107,7 +107,11 @@ def both(program: Program, sizes: dict[str, int]) -> list[tuple[list[Any], list[
     return [traced(function, program, sizes) for function in (lower(program, mesh), names["program"])]
 
 
-FEW = ("gather what is summed", "scatter, cut along K", "spread, cut along K")  # other forms in other shapes, on fewer devices
+FEW = (
+    "gather what is summed",
+    "scatter, cut along K",
+    "pipelined, cut along K",
+)  # other forms in other shapes, on fewer devices
 
 
 @pytest.mark.parametrize(("form", "n"), [(form, n) for form in FORMS for n in (*range(2, 10), 16) if form not in FEW or n < 6])
@@ -145,7 +149,7 @@ def test_a_rotation_sends_what_its_grid_says(n: int, m: int):
     assert ran[1] == written[1]
 
 
-@pytest.mark.parametrize("form", ["gather", "scatter", "spread"])
+@pytest.mark.parametrize("form", ["gather", "scatter", "pipelined"])
 @pytest.mark.parametrize("n", [17, 18, 32, 33])
 def test_a_loop_is_its_trips_one_after_the_other(form: str, n: int):
     """A long ring is a loop; trip by trip it has the events of one that is none."""

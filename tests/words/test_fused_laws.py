@@ -46,8 +46,8 @@ GATHER = GatherEinsum(AllGather("A", "I", ("x",)), PRODUCT)
 SCATTER = EinsumScatter(PRODUCT, ReduceScatter("C", "I", ("x",)))
 ROTATE = RotateEinsum((AllGather("A", "J", ("y",)), AllGather("B", "J", ("x",))), PRODUCT)
 CANNOT_ROTATE = "two operands rotate along the one dimension that they sum, each over one axis of its own"
-SPREAD = EinsumGather(PRODUCT, AllGather("C", "I", ("x",)))
-ALL = [GATHER, SCATTER, SPREAD, ROTATE]
+PIPELINED = EinsumGather(PRODUCT, AllGather("C", "I", ("x",)))
+ALL = [GATHER, SCATTER, PIPELINED, ROTATE]
 
 
 def layouts(**texts: str) -> dict[str, Layout]:
@@ -57,7 +57,7 @@ def layouts(**texts: str) -> dict[str, Layout]:
 BEFORE = {
     GATHER: (X4, layouts(A="I_x, J", B="J, K")),
     SCATTER: (X4, layouts(A="I, J_x", B="J_x, K")),
-    SPREAD: (X4, layouts(A="I_x, J", B="J, K")),
+    PIPELINED: (X4, layouts(A="I_x, J", B="J, K")),
     ROTATE: (GRID, layouts(A="I_x, J_y", B="J_x, K_y")),
 }
 
@@ -233,7 +233,7 @@ def test_a_program_says_which_step_is_refused():
             ("x",),
         ),
         (SCATTER, "einsum-scatter", "multiply while scattering over x (I), both ways", ("x",)),
-        (SPREAD, "einsum-gather", "multiply, and gather C over x (I), both ways in 4 chunks a block", ("x",)),
+        (PIPELINED, "einsum-gather", "multiply, and gather C over x (I), both ways in 4 chunks a block", ("x",)),
         (ROTATE, "rotate-einsum", "multiply while rotating A over y and B over x", ("y", "x")),
         (
             GatherEinsum(AllGather("A", "I", ("y", "x")), PRODUCT, "ring", 3),
@@ -279,8 +279,8 @@ def test_what_overlap_may_call_them():
     assert names_of(replace(SCATTER, way="ring")) == {"ring", "scatter"}
     assert names_of(ROTATE) == {"rotate"}
     assert list(forms_of(ROTATE)) == [ROTATE]
-    assert names_of(SPREAD) == {"bidirectional"}
-    for step, count in ((GATHER, 6), (SCATTER, 6), (SPREAD, 9)):
+    assert names_of(PIPELINED) == {"bidirectional"}
+    for step, count in ((GATHER, 6), (SCATTER, 6), (PIPELINED, 9)):
         forms = list(forms_of(step))
         assert step in forms
         assert len(set(forms)) == len(forms) == count

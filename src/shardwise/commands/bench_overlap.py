@@ -1,4 +1,4 @@
-"""`shardwise bench-overlap`: plans that hide transfers, against what the compiler makes by itself, each as compiled."""
+"""`shardwise bench-overlap`: plans that overlap transfers, against what the compiler makes by itself, each as compiled."""
 
 from __future__ import annotations
 
@@ -147,13 +147,13 @@ def local_seconds(task: Problem, program: Program, topology: Topology) -> float:
     from shardwise.compiled.compiling import rehearse
     from shardwise.measure import rivals
 
-    sizes, product, layouts = _local(task, unfused(program))
-    function, args = rivals.local([layouts[name].names for name in product.operands], product.dims, sizes)
+    sizes, einsum, layouts = _local(task, unfused(program))
+    function, args = rivals.local([layouts[name].names for name in einsum.operands], einsum.dims, sizes)
     return rehearse(function, *args, on=topology).timeline().compute_seconds
 
 
 def _local(task: Problem, program: Program) -> tuple[dict[str, int], Einsum, Any]:
-    """The largest product of a program: the sizes of its dimensions on one device, itself, and its operands' layouts."""
+    """The largest matmul of a program: the sizes of its dimensions on one device, itself, and its operands' layouts."""
     found: list[tuple[float, dict[str, int], Einsum, Any]] = []
     for step, layouts in zip(program.steps, program.states(), strict=False):
         if isinstance(step, Einsum):
@@ -161,5 +161,5 @@ def _local(task: Problem, program: Program) -> tuple[dict[str, int], Einsum, Any
             sizes = {dim: task.sizes[dim] // task.mesh.extent(axes) for dim, axes in split.items()}
             flops = einsum_flops([layouts[name].names for name in step.operands], step.dims, sizes)
             found.append((flops, sizes, step, layouts))
-    _, sizes, product, layouts = max(found, key=lambda each: each[0])
-    return sizes, product, layouts
+    _, sizes, einsum, layouts = max(found, key=lambda each: each[0])
+    return sizes, einsum, layouts

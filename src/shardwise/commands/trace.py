@@ -115,12 +115,12 @@ def _timeline_facts(timeline: Timeline) -> dict[str, Any]:
 
 
 def _shares(timeline: Timeline) -> str:
-    """The collectives in the order in which they began, and how much of each work hid."""
+    """The collectives in the order in which they began, and how much of each is overlapped."""
     from shardwise.units import seconds_text
 
     lines = [
         f"  {share.collective.kind} over {','.join(share.collective.axes) or '?'}: {seconds_text(share.transfer_seconds)}, "
-        f"{share.hidden:.0%} hidden ({share.collective.name})"
+        f"{share.hidden:.0%} overlapped ({share.collective.name})"
         for share in timeline.shares[:MOST_SHARES]
     ]
     more = len(timeline.shares) - MOST_SHARES

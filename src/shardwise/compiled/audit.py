@@ -28,7 +28,7 @@ from shardwise.schedule.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Audit(Contents):
-    """What a compiled program holds: collectives, bytes, axes, source lines, what hides them, memory; printable.
+    """What a compiled program holds: collectives, bytes, axes, source lines, what overlaps them, memory; printable.
 
     Attributes:
         name: of the function.
@@ -101,12 +101,12 @@ class Audit(Contents):
         return stepwise(candidate.timeline(), self.timeline(hardware), candidate.program.steps)
 
     def assert_overlapped(self, kind: str | None = None, *, axes: Any = None, least: int | None = None) -> None:
-        """Hold the program to hide its collectives behind products.
+        """Assert that the program overlaps its collectives with matmuls.
 
         Args:
             kind: only these, as `"collective-permute"`.
             axes: only those over these mesh axes.
-            least: how many must be hidden, by default all.
+            least: how many must be overlapped, by default all.
 
         Raises:
             AuditMismatchError: fewer are; each one that is not, with its source line.

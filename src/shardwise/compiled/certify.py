@@ -1,4 +1,4 @@
-"""Assertions on an audit: only these collectives, those of the plan, hidden, within memory. Each says what differs."""
+"""Assertions on an audit: only these collectives, those of the plan, overlapped, within memory. Each says what differs."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _unmatched(planned: Counter[Move], compiled: Sequence[Move], hardware: Hardw
 def _also_sent_as(dtype: str, hardware: Hardware | None) -> tuple[str, ...]:
     """In which dtypes a compiler may send numbers of another without sending other numbers.
 
-    With float32 products in one bfloat16 pass, TPU's round before they send. A host has no 16-bit arithmetic: its
+    With float32 matmuls in one bfloat16 pass, TPU's round before they send. A host has no 16-bit arithmetic: its
     compiler widens what is to be added or multiplied, and may do so before it is sent.
     """
     if hardware is None:
@@ -210,12 +210,12 @@ def assert_overlapped(audit: Contents, kind: str | None, *, axes: Any, least: in
         if c.wire_bytes and kind in (None, c.kind) and over in (None, c.axes)
     ]  # fmt: skip
     if not chosen:
-        raise AuditMismatchError(f"{audit.name} on {audit.target}: there is no {kind or 'collective'} to be hidden")
+        raise AuditMismatchError(f"{audit.name} on {audit.target}: there is no {kind or 'collective'} to overlap")
     bare = [collective for collective in chosen if not collective.hidden_by]
     needed = len(chosen) if least is None else least
     if len(chosen) - len(bare) < needed:
-        faults = [f"{len(chosen) - len(bare)} of {len(chosen)} are hidden behind products, {needed} asserted"]
-        _fail(audit, "transfers that nothing hides", faults + [f"    {line(collective)}" for collective in bare])
+        faults = [f"{len(chosen) - len(bare)} of {len(chosen)} are overlapped by matmuls, {needed} asserted"]
+        _fail(audit, "exposed transfers", faults + [f"    {line(collective)}" for collective in bare])
 
 
 def assert_fits(audit: Contents, on: Any) -> None:

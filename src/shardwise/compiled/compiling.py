@@ -118,7 +118,7 @@ def rehearse(
             some.
         isolated: compile in a process of its own, which is kept for the next time: a compiler that ends its process does
             not end this one, and what was compiled before is known. With False what comes out is the same, and a part of a
-            slice is compiled apart all the same.
+            slice is compiled in a subprocess all the same.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses or breaks down, with their own words.

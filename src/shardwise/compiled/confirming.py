@@ -54,8 +54,8 @@ def tried(task: Problem, candidates: Sequence[Candidate], on: Any) -> list[tuple
 
 def first_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The cheapest, and the cheapest with and without a transfer behind a matmul."""
-    hides = [any(isinstance(step, Fused) for step in candidate.program.steps) for candidate in candidates]
-    places = [*range(min(CONFIRMED, len(candidates))), *(hides.index(each) for each in (True, False) if each in hides)]
+    is_fused = [any(isinstance(step, Fused) for step in candidate.program.steps) for candidate in candidates]
+    places = [*range(min(CONFIRMED, len(candidates))), *(is_fused.index(each) for each in (True, False) if each in is_fused)]
     return [candidates[place] for place in dict.fromkeys(places)]
 
 

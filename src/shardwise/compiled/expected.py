@@ -87,14 +87,14 @@ def planned_collectives(plan: Any) -> list[Planned]:
 
 
 def _of_program(program: Program, task: Problem) -> Iterator[Planned]:
-    products: set[str] = set()  # made so far: their dtype may be another
+    results: set[str] = set()  # of matmuls so far: their dtype may be another
     states = program.states()
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
-        look = _Look(task, before, after, frozenset(products))
+        look = _Look(task, before, after, frozenset(results))
         sent = (found for found in look.sent(step) if found.elements and found.axes)
         yield from (part for found in sent for part in _over_slices(found, task))
         if product_of(step) is not None:
-            products.add(touched(step))
+            results.add(touched(step))
 
 
 def _over_slices(found: Planned, task: Problem) -> Iterator[Planned]:
@@ -124,12 +124,12 @@ def _over_slices(found: Planned, task: Problem) -> Iterator[Planned]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One step of a program: the layouts of all live arrays before it and after, and which of them are products."""
+    """One step of a program: the layouts of all live arrays before it and after, and which of them are results of matmuls."""
 
     task: Problem
     before: Mapping[str, Layout]
     after: Mapping[str, Layout]
-    products: frozenset[str]
+    results: frozenset[str]
 
     def sent(self, step: Step) -> Iterator[Planned]:
         """The collectives that a step asks for."""
@@ -162,7 +162,7 @@ class _Look:
     def ring(self, step: GatherEinsum | EinsumScatter | EinsumGather) -> Iterator[Planned]:
         """The sends of a ring's schedule."""
         ring = scheduled(step, self.before, self.task.sizes, self.mesh)
-        dtype = self.dtype(step.gather.array) if isinstance(step, GatherEinsum) else self.dtype_of_products
+        dtype = self.dtype(step.gather.array) if isinstance(step, GatherEinsum) else self.dtype_of_results
         for event in unrolled(ring.events):
             if isinstance(event, Send):
                 yield from self.permute(event.pairs, moved_axes(step), ring.elements * event.part.width // ring.width, dtype)
@@ -187,8 +187,8 @@ class _Look:
         return math.prod(layout.shard_shape(self.task.sizes, self.mesh))
 
     def dtype(self, array: str) -> str:
-        return self.dtype_of_products if array in self.products else self.task.dtype
+        return self.dtype_of_results if array in self.results else self.task.dtype
 
     @property
-    def dtype_of_products(self) -> str:
+    def dtype_of_results(self) -> str:
         return self.task.accumulated or self.task.dtype

@@ -79,7 +79,7 @@ class Collective:
         op_name: JAX's name of the operation, as `jit(f)/dot_general`.
         trips: how often it runs in one call; None where a loop's trips cannot be read (it is counted once then).
         asynchronous: whether it starts and ends at two places of the schedule.
-        hidden_by: the products (matmuls, convolutions, kernels that state FLOPs) scheduled between start and end, by name.
+        hidden_by: the matmuls (dots, convolutions, kernels that state FLOPs) scheduled between start and end, by name.
         held_bytes: what one device holds before one trip: what `wire_bytes` is computed from (see `reading`).
         name, computation: where it starts in the schedule (of a fused one the fusion); `end` is what waits for it.
         groups: the groups, or the pairs of a permutation, as device numbers in mesh order.
@@ -150,9 +150,9 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The FLOPs of products (matmuls, convolutions, and kernels that state theirs) in one call of the program.
+    """The FLOPs of matmuls (dots, convolutions, and kernels that state theirs) in one call of the program.
 
-    `needed` is what the function as it was written multiplies, over all devices, each product once; None where it is
+    `needed` is what the function as it was written multiplies, over all devices, each matmul once; None where it is
     not known. `repeated` is how often the compiled program does it. `silent` kernels do not state theirs, and are left out.
     """
 

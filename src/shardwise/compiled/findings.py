@@ -14,7 +14,7 @@ from shardwise.compiled.wastes import Kind, Waste, wastes
 from shardwise.errors import counted
 from shardwise.units import bytes_text
 
-REPEATED = 1.05  # products done more often than this stand out
+REPEATED = 1.05  # matmuls done more often than this stand out
 SHOWN = 4  # names and lines of one finding
 MOST_LINES = 3  # of a kind: where it comes from more lines, it is one finding for all of them
 
@@ -90,7 +90,7 @@ ADVICE: dict[Kind, str] = {
     "reduced-same": "n equal numbers add up to n times one: multiply by n instead; of a mean or a maximum leave it out",
     "replicated-state": "split the state over the axis, reduce-scatter the gradients, gather the new weights (ZeRO): as much "
     "on the wire, and each device keeps and updates its part",
-    "repeated-work": "split a dimension of the products over the axes that repeat it: a batch, a row, or the contracted "
+    "repeated-work": "split a dimension of the matmuls over the axes that repeat it: a batch, a row, or the contracted "
     "dimension",
 }
 
@@ -159,7 +159,7 @@ def _repeated(work: Work) -> Iterator[Finding]:
     if work.repeated is not None and work.repeated > REPEATED:
         yield Finding(
             "repeated-work",
-            f"all products together are computed {work.repeated:.3g} times over: devices repeat each other's work",
+            f"all matmuls together are computed {work.repeated:.3g} times over: devices repeat each other's work",
             0.0,
             ADVICE["repeated-work"],
         )

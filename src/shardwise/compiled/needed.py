@@ -1,4 +1,4 @@
-"""The FLOPs that a function asks for as it is written: every product once, whatever devices repeat."""
+"""The FLOPs that a function asks for as it is written: every matmul once, whatever devices repeat."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def needed_flops(jaxpr: Any) -> float | None:
-    """The FLOPs of all products of a traced function, over all devices; None where a loop's length is not known.
+    """The FLOPs of all matmuls of a traced function, over all devices; None where a loop's length is not known.
 
-    Inside `jax.shard_map` an array is a shard: a product counts once for each position along the axes over which one
-    of its operands varies, so that products which devices repeat count once. Where JAX does not track that
-    (`check_vma=False`), every device's product counts. A kernel of Pallas counts by the FLOPs that it states.
+    Inside `jax.shard_map` an array is a shard: a matmul counts once for each position along the axes over which one
+    of its operands varies, so that matmuls which devices repeat count once. Where JAX does not track that
+    (`check_vma=False`), every device's matmul counts. A kernel of Pallas counts by the FLOPs that it states.
 
     >>> import jax, jax.numpy as jnp
     >>> needed_flops(jax.make_jaxpr(jnp.dot)(jnp.ones((2, 3)), jnp.ones((3, 5))).jaxpr)
@@ -34,7 +34,7 @@ def _flops(jaxpr: Any, manual: dict[str, int], tracked: bool) -> float | None:
 def _of_equation(equation: Any, manual: dict[str, int], tracked: bool) -> float | None:
     name, params = equation.primitive.name, equation.params
     if name in ("dot_general", "conv_general_dilated", "ragged_dot_general"):
-        return _product(name, equation) * _positions(equation, manual, tracked)
+        return _matmul_flops(name, equation) * _positions(equation, manual, tracked)
     if name == "pallas_call":
         return _kernel(equation, manual, tracked)
     if name == "scan":
@@ -82,7 +82,7 @@ def inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
                 yield inner
 
 
-def _product(name: str, equation: Any) -> float:
+def _matmul_flops(name: str, equation: Any) -> float:
     out = equation.outvars[0].aval
     left, right = equation.invars[0].aval, equation.invars[1].aval
     if name == "dot_general":
@@ -95,7 +95,7 @@ def _product(name: str, equation: Any) -> float:
 
 
 def _positions(equation: Any, manual: dict[str, int], tracked: bool) -> int:
-    """For how many different positions of the mesh a product is computed."""
+    """For how many different positions of the mesh a matmul is computed."""
     if not tracked:
         return math.prod(manual.values())
     varying = {str(axis) for var in equation.invars for axis in _varying(var.aval)}

@@ -16,7 +16,7 @@ MOST_ROWS = 40
 WIDTH = 160  # columns of what is told in words
 MOST_FINDINGS = 10
 MOST_LINES = 3  # of one row
-HEAD = ("collective", "over", "times", "sends", "array", "hidden", "from")
+HEAD = ("collective", "over", "times", "sends", "array", "overlapped", "from")
 
 
 def table(audit: Audit) -> str:
@@ -121,7 +121,7 @@ def _work(audit: Audit) -> Iterator[str]:
         said = "" if repeated is None else ", nothing twice" if abs(repeated - 1) < REPEATED - 1 else (
             f", {repeated:.3g} times what the function asks for")  # fmt: skip
         without = f"; {counted(work.silent, 'kernel')} not counted, whose FLOPs are not stated" if work.silent else ""
-        yield f"work    {flops_text(work.flops_per_device)} of products a device{said}{without}"
+        yield f"work    {flops_text(work.flops_per_device)} of matmuls a device{said}{without}"
 
 
 def _time(timeline: Timeline | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from shardwise.distributed import service, telling, watching
+from shardwise.distributed import reporting, service, watching
 from shardwise.distributed.patience import set_patience
 from shardwise.distributed.rollcall import call, here
 from shardwise.errors import DeviceError, DistributedError, counted, one_line, quoted
@@ -126,7 +126,7 @@ def stop() -> None:
         return
     import jax
 
-    telling.now_doing("ending")
+    reporting.now_doing("ending")
     watching.end_watch(service.store())
     jax.distributed.shutdown()
     _job = None
@@ -204,8 +204,8 @@ def seconds(name: str, given: float | None = None) -> float:
 def _connected(found: str, address: str, count: int, own: int, local: list[int] | None, limits: dict[str, float]) -> Job:
     import jax
 
-    telling.now_doing("waiting for all processes to start")
-    telling.report("doing", what=telling.doing())
+    reporting.now_doing("waiting for all processes to start")
+    reporting.report("doing", what=reporting.doing())
     together = call(here(own, count, common()), address, limits["start_seconds"])
     set_patience()  # more devices than cores: a collective of the CPU waits for minutes, not for seconds
     with _jax_started_too_early():
@@ -219,8 +219,8 @@ def _connected(found: str, address: str, count: int, own: int, local: list[int] 
     if store is not None:
         watching.keep_watch(store, limits["silence_seconds"])
         atexit.register(watching.end_watch, store)
-    telling.now_doing("running")
-    telling.report("started")
+    reporting.now_doing("running")
+    reporting.report("started")
     return Job(own, count, found, address, tuple(each.host for each in together))
 
 

@@ -1,6 +1,6 @@
 """Local processes started together: their output passed on, one Ctrl-C for all, and the first failure told once.
 
-This process knows no JAX. Each started one writes what becomes of it to a pipe (`telling.report`), and ends when this one does.
+This process knows no JAX. Each started one reports through a pipe (`reporting.report`), and ends when this one does.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from shardwise.distributed import jobs, telling
+from shardwise.distributed import jobs, reporting
 from shardwise.distributed.differences import named
+from shardwise.distributed.reporting import Failure, read_failure
 from shardwise.distributed.rollcall import LOOPBACK, check_free
-from shardwise.distributed.telling import Failure, read_failure
 from shardwise.distributed.watching import FAILED
 
 LIFELINE = "SHARDWISE_LIFELINE_FD"  # a pipe that closes when the launcher ends, however it ends
@@ -110,7 +110,7 @@ def _started(what: Launch, number: int, port: int, lifeline: int) -> _Member:
     environment = {
         **os.environ, **what.environment, jobs.COORDINATOR: f"{LOOPBACK}:{port}",
         "JAX_COORDINATOR_BIND_ADDRESS": f"{LOOPBACK}:{port}", jobs.PROCESSES: str(what.processes),
-        jobs.PROCESS: str(number), telling.PIPE: str(told), LIFELINE: str(lifeline), "PYTHONUNBUFFERED": "1",
+        jobs.PROCESS: str(number), reporting.PIPE: str(told), LIFELINE: str(lifeline), "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     try:
         process = subprocess.Popen(

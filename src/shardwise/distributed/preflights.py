@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.distributed import jobs, service, telling
+from shardwise.distributed import jobs, reporting, service
 from shardwise.distributed.differences import difference, named
 from shardwise.distributed.service import Store
 from shardwise.errors import DistributedError, counted, one_line, shortened
@@ -188,10 +188,10 @@ def meet(what: str, text: str, processes: tuple[int, ...], compare: Callable[[di
         warnings.warn("this JAX shows no store of its coordination service: processes are not compared", stacklevel=3)
         return ""
     group = digest(repr(processes))
-    before = telling.doing()
+    before = reporting.doing()
     with _one_at_a_time:
-        telling.now_doing(f"waiting for the others before {what}")
-        telling.report("doing", what=telling.doing())
+        reporting.now_doing(f"waiting for the others before {what}")
+        reporting.report("doing", what=reporting.doing())
         number = _meetings[group]
         _meetings[group] += 1
         verdict = _verdict(store, f"meet/{group}/{number}", text, processes, what, compare)
@@ -199,8 +199,8 @@ def meet(what: str, text: str, processes: tuple[int, ...], compare: Callable[[di
             raise DistributedError(verdict["missing"] or verdict["found"])
         if number > 1 and store.process == processes[0]:
             store.drop(f"meet/{group}/{number - 2}/")  # all have read that one: each came to the next
-        telling.now_doing(before if before.startswith("saving") else f"running what follows {what}")
-        telling.report("doing", what=telling.doing())
+        reporting.now_doing(before if before.startswith("saving") else f"running what follows {what}")
+        reporting.report("doing", what=reporting.doing())
     return verdict["found"]
 
 

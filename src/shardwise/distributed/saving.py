@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import writing
-from shardwise.distributed import telling
+from shardwise.distributed import reporting
 from shardwise.distributed.preflights import compared, digest, meet
 from shardwise.errors import ArrayError, FileError, one_line
 from shardwise.runtime import files
@@ -81,7 +81,7 @@ def save(array: Any, path: str | Path) -> Saved:
     chunk = array.sharding.shard_shape(array.shape)
     what = _Save(os.fsdecode(path), tuple(true_shape(array)), np.dtype(array.dtype), chunk)
     processes = tuple(sorted({device.process_index for device in array.sharding.device_set}))
-    telling.now_doing(f"saving {what.name}")
+    reporting.now_doing(f"saving {what.name}")
     _stage(what, processes, json.dumps({"path": what.name, "shape": str(what.shape), "dtype": what.dtype.name}), compared)
     first = jax.process_index() == processes[0]
     _stage(what, processes, _error(lambda: _begin(what)) if first else "")

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.distributed import telling
+from shardwise.distributed import reporting
+from shardwise.distributed.reporting import Failure, as_text, read_failure
 from shardwise.distributed.service import Store
-from shardwise.distributed.telling import Failure, as_text, read_failure
 from shardwise.errors import one_line, shortened
 
 BACKSTOP_SECONDS = 10  # by which JAX's own heartbeat is later than this watch
@@ -78,7 +78,7 @@ def fail(store: Store | None, failure: Failure) -> None:
 
 def _linger(store: Store) -> None:
     """Let the others hear what process 0 has to say before it ends, and the store with it; a launcher tells them itself."""
-    if store.process == 0 and not telling.launched():
+    if store.process == 0 and not reporting.launched():
         time.sleep(LINGER_SECONDS)
 
 
@@ -101,7 +101,7 @@ def _beat(store: Store, silence_seconds: float, answered: list[float]) -> None:
         count += 1
         text = None
         with contextlib.suppress(Exception):  # whether it answers is judged elsewhere
-            store.put(f"beat/{store.process}", json.dumps({"beat": count, "doing": telling.doing()}))
+            store.put(f"beat/{store.process}", json.dumps({"beat": count, "doing": reporting.doing()}))
             text = store.look("failure")
             answered[0] = time.monotonic()
         if text is not None and not _ends.is_set():
@@ -152,8 +152,8 @@ def _stop(store: Store, failure: Failure) -> None:
     """End this process because of a failure of another, once it has had the time to fail by itself."""
     if failure.kind not in ("silent", "gone") and _ends.wait(GRACE_SECONDS):
         return
-    telling.report("stopped", failure=as_text(failure))
-    if not telling.launched():
+    reporting.report("stopped", failure=as_text(failure))
+    if not reporting.launched():
         _say(f"shardwise: process {store.process} ends, because {failure}{_way_out(failure)}")
     _linger(store)
     _leave(FAILED)
@@ -187,8 +187,8 @@ def raised(store: Store | None, error: BaseException, show: Any) -> None:
     """End this process because of an error: tell all, and show it, unless a launcher does."""
     consequence = is_consequence(error)
     failure = failure_of(error, 0 if store is None else store.process)
-    telling.report("failed", failure=as_text(failure), consequence=consequence)
-    if not telling.launched():
+    reporting.report("failed", failure=as_text(failure), consequence=consequence)
+    if not reporting.launched():
         show()
         if consequence and store is not None:
             time.sleep(_silence[0] + LINGER_SECONDS)  # until the watch names the process that was lost, and ends this one
@@ -211,7 +211,7 @@ def failure_of(error: BaseException, process: int) -> Failure:
     first = next(filter(str.strip, str(error).splitlines()), "")
     said = f"{type(error).__name__}: {shortened(one_line(first), MOST_SAID).removesuffix(':')}"
     trace = "".join(traceback.format_exception(error))
-    return Failure(process, "raised", said.removesuffix(": "), telling.doing(), trace, time.monotonic())
+    return Failure(process, "raised", said.removesuffix(": "), reporting.doing(), trace, time.monotonic())
 
 
 def is_consequence(error: BaseException) -> bool:

@@ -21,9 +21,9 @@ def boundaries(
     >>> from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
     >>> mesh = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
     >>> a = jax.ShapeDtypeStruct((4096, 64), jnp.bfloat16, sharding=NamedSharding(mesh, P("x")))
-    >>> arguments, results = boundaries(lambda a: {"turned": a.T, "sum": a.sum()}, a)
+    >>> arguments, results = boundaries(lambda a: {"transposed": a.T, "sum": a.sum()}, a)
     >>> arguments, [(each.name, each.layout) for each in results]
-    ((Laid(name='a', layout='[I_x, J]'),), [("result['sum']", '[]'), ("result['turned']", '[I, J_x]')])
+    ((Laid(name='a', layout='[I_x, J]'),), [("result['sum']", '[]'), ("result['transposed']", '[I, J_x]')])
 
     Args:
         function: jitted or plain.

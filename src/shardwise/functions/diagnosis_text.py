@@ -162,7 +162,7 @@ def _numbered(number: int, truth: Truth) -> str:
 
 
 def _made(them: Sequence[Answer]) -> str:
-    """What was made: how many of each kind, their bytes, and what of them nothing hides."""
+    """What was made: how many of each kind, their bytes, and how long they are exposed."""
     kinds: dict[str, int] = {}
     for each in them:
         kinds[each.collective.kind] = kinds.get(each.collective.kind, 0) + 1

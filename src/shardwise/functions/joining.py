@@ -64,14 +64,14 @@ class Part:
     sizes: tuple[int, ...]
 
     def joined(self, shard: Any) -> Any:
-        turned = jnp.transpose(shard, self.permutation)
-        shape = turned.shape
-        return turned.reshape(*shape[: self.at], -1, *shape[self.at + self.count :])
+        transposed = jnp.transpose(shard, self.permutation)
+        shape = transposed.shape
+        return transposed.reshape(*shape[: self.at], -1, *shape[self.at + self.count :])
 
     def parted(self, block: Any, mesh: Any) -> Any:
         local = self.layout.shard_shape(dict(zip(self.layout.names, self.sizes, strict=True)), mesh)
-        turned = block.reshape([local[place] for place in self.permutation])
-        return jnp.transpose(turned, _inverse(self.permutation))
+        transposed = block.reshape([local[place] for place in self.permutation])
+        return jnp.transpose(transposed, _inverse(self.permutation))
 
 
 @dataclass(frozen=True, slots=True)

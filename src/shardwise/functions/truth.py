@@ -33,7 +33,7 @@ class Answer:
             the array; a step of one of Shardwise's plans is none of these.
         otherwise: it moves another array than its place does, as the other operand of a matmul: the compiler chose so.
         joined: the numbers of other places whose arrays it moves too: compilers join collectives into one.
-        exposed_seconds: what of it nothing hides, where a timeline says it.
+        exposed_seconds: what of it is exposed, where a timeline says it.
     """
 
     collective: Collective

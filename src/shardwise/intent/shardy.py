@@ -1,6 +1,6 @@
 """The one file that touches MLIR: Shardy's passes over a lowered function, changed first where that is asked for.
 
-The passes are those of `sdy-propagation-pipeline` as the jaxlib at hand writes it out, with three options turned: origins of
+The passes are those of `sdy-propagation-pipeline` as the jaxlib at hand writes it out, with three options changed: origins of
 layouts and rules of operations are kept, and every movement stands in the module. Nothing is compiled.
 """
 

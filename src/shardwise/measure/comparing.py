@@ -95,7 +95,7 @@ def _check_seconds(seconds: Any) -> None:
 
 
 def _needed(task: Problem) -> float | None:
-    """The FLOPs of an equation, over all devices, each product once."""
+    """The FLOPs of an equation, over all devices, each matmul once."""
     arrays = [jax.ShapeDtypeStruct(tuple(task.sizes[d] for d in each.dims), task.dtype) for each in task.equation.operands]
     return needed_flops(jax.make_jaxpr(unsharded(task.equation))(*arrays).jaxpr)
 

@@ -44,7 +44,7 @@ class Comparison:
         what: the equation, or what is compared.
         where: the devices.
         notes: what was left out, and why.
-        needed_flops: of an equation, over all devices, each product once.
+        needed_flops: of an equation, over all devices, each matmul once.
     """
 
     what: str

@@ -209,7 +209,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 # Rows as text.
 
 HEAD = (
-    "kind", "I x J x K", "own µs", "textbook µs", "ours µs", "own / ours", "estimate / timeline µs", "exposed µs", "hidden",
+    "kind", "I x J x K", "own µs", "textbook µs", "ours µs", "own / ours", "estimate / timeline µs", "exposed µs", "overlapped",
     "compute / matmul", "temporary / gathered", "bound µs", "ours / bound", "chosen program",
 )  # fmt: skip
 
@@ -226,7 +226,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def hidden(ran: Ran) -> str:
-    """Of the permutes, how many travel behind a product."""
+    """Of the permutes, how many travel behind a matmul."""
     return f"{ran.hidden} of {ran.permutes}" if ran.permutes else "no ring"
 
 
@@ -240,7 +240,7 @@ def sentences(found: Summary) -> Iterator[str]:
         f"at most {found.most_over_bound:.2f}, {found.most_over_bound_case}"
     )
     yield f"the estimate is within {CLOSE:.0%} of the timeline in {found.agreeing} of {found.count} cases"
-    yield f"{found.hidden} of {found.permutes} permutes behind a product"
+    yield f"{found.hidden} of {found.permutes} permutes behind a matmul"
 
 
 def facts_of(row: Row) -> dict[str, Any]:

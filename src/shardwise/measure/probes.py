@@ -100,7 +100,7 @@ def copy_trial(mesh: Mesh, shard_bytes: int) -> Trial:
 DTYPES = ("bfloat16", "float16", "float64", "int32", "complex64", "int8")
 SHAPES = ((128,) * 3, (256,) * 3, (512,) * 3, (1024,) * 3, (2048, 512, 64), (64, 1024, 1024), (512, 64, 4096))
 IN_GROUPS: tuple[CollectiveKind, ...] = ("all-gather", "all-reduce", "all-to-all")
-TURNED: tuple[CollectiveKind, ...] = ("all-gather", "reduce-scatter", "all-to-all")  # slower along a later dimension
+TRANSPOSED: tuple[CollectiveKind, ...] = ("all-gather", "reduce-scatter", "all-to-all")  # slower along a later dimension
 
 
 def host_trials(mesh: Mesh) -> list[Trial]:
@@ -114,7 +114,7 @@ def host_trials(mesh: Mesh) -> list[Trial]:
     if mesh.size > 1:
         for kind in COLLECTIVES:
             found += [collective_trial(kind, flat, ("all",), size) for size in (64 * KIB, MIB, 8 * MIB)]
-            if kind in TURNED:
+            if kind in TRANSPOSED:
                 found += [collective_trial(kind, flat, ("all",), size, first=False) for size in (MIB, 8 * MIB)]
         found += [trial(flat, ("all",), size) for trial in (chain_trial, sum_trial) for size in (32, 128)]
         found += [chain_trial(flat, ("all",), size, rounds=3) for size in (32, 64)]
@@ -125,7 +125,7 @@ def host_trials(mesh: Mesh) -> list[Trial]:
         found += [matmul_trial(small, shape) for shape in SHAPES[1:3]] + [copy_trial(small, MIB)]
         found += [collective_trial(kind, small, ("all",), size) for kind in COLLECTIVES for size in (64 * KIB, 8 * MIB)]
         found += [collective_trial(kind, small, ("all",), 40 * MIB) for kind in ("all-gather", "all-reduce")]
-        found += [collective_trial(kind, small, ("all",), MIB, first=False) for kind in TURNED]
+        found += [collective_trial(kind, small, ("all",), MIB, first=False) for kind in TRANSPOSED]
         found += [trial(small, ("all",), 64) for trial in (chain_trial, sum_trial)]
         found += [chain_trial(small, ("all",), size, rounds=3) for size in (32, 64)]
     return found

@@ -46,7 +46,7 @@ def trace(
         keep: a folder to write the trace to, for XProf or `sw.trace` later; by default none is kept.
 
     Returns:
-        A `Timeline`: seconds as measured, lanes for each device, and of each collective what work hides.
+        A `Timeline`: seconds as measured, lanes for each device, and of each collective how much is overlapped.
 
     Raises:
         MeasureError: the function raises while it is run; the trace is empty, or of another program.

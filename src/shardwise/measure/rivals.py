@@ -77,7 +77,7 @@ def _scattered(a: Any, b: Any, n: int) -> Any:
 
 
 def local(terms: Sequence[Sequence[str]], dims: Sequence[str], sizes: dict[str, int]) -> tuple[Callable[..., Any], list[Any]]:
-    """One product of whole arrays on every device, and its arguments."""
+    """One matmul of whole arrays on every device, and its arguments."""
     index = {dim: i for i, dim in enumerate(sizes)}
 
     def function(*arrays: Any) -> Any:

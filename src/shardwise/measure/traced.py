@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.replaying.instruction_stream import COPIES
-from shardwise.compiled.replaying.work import Workbook, products
+from shardwise.compiled.replaying.work import Workbook, matmuls
 from shardwise.compiled.text.sources import metadata
 from shardwise.errors import MeasureError, counted, shortened
 from shardwise.schedule.timeline import COMPUTE, MEASURED, Moved, Share, Span, Timeline
@@ -30,7 +30,7 @@ KINDS = {
     "all_to_all": "all-to-all", "collective-permute": "collective-permute", "ppermute": "collective-permute",
     "ragged-all-to-all": "ragged-all-to-all", "collective-broadcast": "collective-broadcast",
 }  # fmt: skip
-PRODUCTS = re.compile(r"dot|conv|ynn|onednn|gemm|cublas|triton_gemm")
+MATMULS = re.compile(r"dot|conv|ynn|onednn|gemm|cublas|triton_gemm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def meanings_of(audit: Audit) -> Mapping[str, Meaning]:
     for computation in audit.module.computations.values():
         for each in computation.instructions:
             kind = "nesting" if each.opcode in NESTING else "copy" if each.opcode in COPIES else "compute"
-            kind = "product" if products(book, computation, each) else kind
+            kind = "product" if matmuls(book, computation, each) else kind
             found[each.name] = Meaning(kind, line=step_of(metadata(each).get("op_name", "")))
     for collective in audit.collectives:
         line = step_of(collective.op_name) or collective.source
@@ -128,8 +128,8 @@ def guessed(op: Op) -> Meaning:
         return Meaning("nesting", line=line)
     if op.name.startswith(COPIES):
         return Meaning("copy", line=line)
-    product = PRODUCTS.match(op.name) or "convolution" in op.category
-    return Meaning("product" if product else "compute", line=line)
+    is_matmul = MATMULS.match(op.name) or "convolution" in op.category
+    return Meaning("product" if is_matmul else "compute", line=line)
 
 
 # Which call.

@@ -107,9 +107,9 @@ def changed(each: Tried, plain: Tried) -> str:
     parts = [
         f"{mine[key]} {' over '.join(key)}, not {its[key]}" for key in dict.fromkeys((*its, *mine)) if mine[key] != its[key]
     ]
-    hidden, before = (sum(bool(c.hidden_by) for c in found.audit.collectives) for found in (each, plain) if found.audit)
-    if not parts and hidden != before:
-        parts.append(f"{hidden} of {len(each.audit.collectives)} behind matmuls, not {before}")
+    overlapped, before = (sum(bool(c.hidden_by) for c in found.audit.collectives) for found in (each, plain) if found.audit)
+    if not parts and overlapped != before:
+        parts.append(f"{overlapped} of {len(each.audit.collectives)} behind matmuls, not {before}")
     if not parts:
         mine_made, its_made = (list(map(_made, found.audit.module.instructions())) for found in (each, plain) if found.audit)
         same_kernels = Counter(mine_made) == Counter(its_made)

@@ -161,7 +161,7 @@ class _Blocks:
         self.placement = placement
         self.holders = placement.holders()
         self.count = math.prod(placement.parts)
-        self.summands, self.copies = self.holders.shape[-2:]
+        self.partial_sums, self.copies = self.holders.shape[-2:]
         order = self.holders.reshape(self.count, -1)[:, 0].argsort()
         self.rank = np.empty(self.count, dtype=np.int64)
         self.rank[order] = np.arange(self.count)
@@ -178,7 +178,7 @@ class _Blocks:
         flat = int(np.ravel_multi_index(block, p.parts)) if block else 0
         rank = flat if self.count <= FEW else int(self.rank[flat])
         return Box(
-            row, column, devices_text(ids), tuple(body), aside, Tone(rank, self.count), self.copies, self.summands,
+            row, column, devices_text(ids), tuple(body), aside, Tone(rank, self.count), self.copies, self.partial_sums,
             self._shares(where, parts), f"{_who(ids)} {held}",
             (
                 ("devices", "+".join(",".join(map(str, copies)) for copies in ids.tolist())),
@@ -217,7 +217,7 @@ def _who(ids: np.ndarray) -> str:
     if ids.shape[0] == 1:
         return f"devices {shown_ids} each hold a copy of"
     both = ", each in copies," if ids.shape[1] > 1 else ""
-    return f"devices {shown_ids} each hold one summand{both} of"
+    return f"devices {shown_ids} each hold one partial sum{both} of"
 
 
 def _wrapped(placement: Placement, side: _Side, blocks: _Blocks, way: str, most_rows: int, most_columns: int) -> Board:

@@ -28,12 +28,12 @@ Where = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one device holds of one array: which part, which summand (its place along unreduced axes), and the values."""
+    """What one device holds of one array: which part, which partial sum (its place along unreduced axes), and the values."""
 
     array: str
     device: int
     where: Where
-    summand: tuple[tuple[str, int], ...]
+    partial_sum: tuple[tuple[str, int], ...]
     values: np.ndarray | None
 
 
@@ -76,9 +76,9 @@ class Film:
         moment = self.frames[frame]
         layout, coordinate = moment.layouts[array], self.coordinate(device)
         where = self._part(layout, device)
-        summand = tuple((axis, coordinate[axis]) for axis in sorted(layout.unreduced))
+        partial_sum = tuple((axis, coordinate[axis]) for axis in sorted(layout.unreduced))
         values = None if moment.shards is None else moment.shards[array][device]
-        return Holding(array, device, where, summand, values)
+        return Holding(array, device, where, partial_sum, values)
 
     def holdings(self, frame: int, device: int) -> tuple[Holding, ...]:
         """Everything that a device holds."""

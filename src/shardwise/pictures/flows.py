@@ -199,7 +199,7 @@ class _Look:
             case AllGather(array, dim, _):
                 return f"lacks {self.count - 1} of {self.count} parts of {array} along {dim}"
             case AllReduce(array, _) | ReduceScatter(array, _, _):
-                return f"lacks {self.count - 1} of {counted(self.count, 'summand')} of {array}"
+                return f"lacks {self.count - 1} of {counted(self.count, 'partial sum')} of {array}"
             case _:
                 return ""
 
@@ -222,7 +222,7 @@ def _board(film: Film, frame: int, holding: Holding, look: _Look) -> Board:
         _box(holding, where, *divmod(number, across), tone(where)) for number, where in enumerate(itertools.product(*sides))
     )
     name = f"{holding.array}[{_slices(holding.where)}]" if holding.where else holding.array
-    sums = ", summand " + " ".join(f"{axis}={place}" for axis, place in holding.summand) if holding.summand else ""
+    sums = ", partial sum " + " ".join(f"{axis}={place}" for axis, place in holding.partial_sum) if holding.partial_sum else ""
     rows, columns = (Track(),) * (len(boxes) // across), (Track(),) * across
     return thinned(Board(name + sums, "", rows, columns, boxes, labelled=False), MOST_BLOCKS, MOST_BLOCKS)
 
@@ -230,15 +230,15 @@ def _board(film: Film, frame: int, holding: Holding, look: _Look) -> Board:
 def _box(holding: Holding, where: Where, row: int, column: int, tone: Tone | None) -> Box:
     lines = _values(holding, where)
     told = f"{holding.array}[{_slices(where)}]" if where else holding.array
-    held = f"device {holding.device} holds {told}" + (", one summand of it" if holding.summand else "")
+    held = f"device {holding.device} holds {told}" + (", one partial sum of it" if holding.partial_sum else "")
     facts = (
         ("device", str(holding.device)),
         ("array", holding.array),
         ("part", ",".join(f"{p.start}:{p.stop}" for p in where)),
     )
     head, body = (lines[0], ()) if len(lines) == 1 and len(lines[0]) <= 8 else ("", tuple(lines))
-    summands = 2 if holding.summand else 1
-    return Box(row, column, head, body, tone=tone, summands=summands, title=held, facts=facts)
+    partial_sums = 2 if holding.partial_sum else 1
+    return Box(row, column, head, body, tone=tone, partial_sums=partial_sums, title=held, facts=facts)
 
 
 def _values(holding: Holding, where: Where) -> list[str]:

@@ -11,7 +11,7 @@ from shardwise.schedule.timeline_text import told, totals
 from shardwise.units import bytes_text, round_step, seconds_text
 
 WORDS = {
-    "product": "products", "compute": "other work", "wait": "waiting for transfers: exposed",
+    "product": "matmuls", "compute": "other work", "wait": "waiting for transfers: exposed",
     "stall": "waiting for copies", "transfer": "collectives", "copy": "copies between memories",
     "loop": "trips that are not shown",
 }  # fmt: skip
@@ -19,7 +19,7 @@ SHORT = {COMPILED: "modelled", ESTIMATED: "estimated", MEASURED: "measured"}
 
 
 def timeline_picture(timeline: Timeline) -> Picture:
-    """A timeline with its sums, its lanes, and what of each collective work hides."""
+    """A timeline with its sums, its lanes, and how much of each collective is overlapped."""
     title = f"{timeline.name} on {timeline.hardware}"
     chart = timeline_lanes(timeline)
     parts = (chart, _shares(timeline)) if timeline.shares else (chart,)
@@ -108,5 +108,5 @@ def _shares(timeline: Timeline) -> Table:
     ]  # fmt: skip
     left = len(timeline.shares) - len(rows)
     notes = (f"... and {left} more",) if left else ()
-    head = ("collective", "over", "travels", "exposed", "hidden", "from")
+    head = ("collective", "over", "travels", "exposed", "overlapped", "from")
     return Table("Each collective, all its trips", head, tuple(rows), frozenset({2, 3, 4}), notes)

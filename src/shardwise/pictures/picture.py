@@ -24,11 +24,11 @@ class Box:
     """One block of a board, in the row and column of its tracks.
 
     Attributes:
-        head: what is read first, as the devices `0`, `0,1` (copies) or `0+1` (summands).
+        head: what is read first, as the devices `0`, `0,1` (copies) or `0+1` (partial sums).
         body: smaller lines below.
         aside: what is added where there is room, as the place in the mesh.
         copies: how many devices hold the same; drawn as a stack.
-        summands: how many devices hold one summand each; drawn with a dashed rim.
+        partial_sums: how many devices hold one partial sum each; drawn with a dashed rim.
         padding: the shares of its height and width, at the end, that only fill up; drawn hatched.
         title: everything in words, for pointers and screen readers.
         facts: names and values for programs that read the picture (`data-` attributes of an SVG).
@@ -41,7 +41,7 @@ class Box:
     aside: str = ""
     tone: Tone | None = None
     copies: int = 1
-    summands: int = 1
+    partial_sums: int = 1
     padding: tuple[float, float] = (0.0, 0.0)
     title: str = ""
     facts: tuple[tuple[str, str], ...] = ()

@@ -84,12 +84,12 @@ class Placement:
         return tuple(size // parts for size, parts in zip(self.padded_shape, self.parts, strict=True))
 
     def holders(self) -> np.ndarray:
-        """The numbers of the devices, by block along each dimension, then by summand, then by copy."""
+        """The numbers of the devices, by block along each dimension, then by partial sum, then by copy."""
         order = [*self.layout.axes, *sorted(self.layout.unreduced)]
         order += [axis for axis in self.mesh.names if axis not in order]
         grid = np.asarray(self.devices, dtype=np.int64).reshape([size for _, size in self.mesh.axes])
-        summands = self.mesh.extent(sorted(self.layout.unreduced))
-        return grid.transpose([self.mesh.names.index(axis) for axis in order]).reshape(*self.parts, summands, -1)
+        per_sum = self.mesh.extent(sorted(self.layout.unreduced))
+        return grid.transpose([self.mesh.names.index(axis) for axis in order]).reshape(*self.parts, per_sum, -1)
 
     def shards(self) -> list[tuple[int, tuple[slice, ...]]]:
         """Every device with the part that it holds, in device order of the mesh; padding counts as part of the array."""
@@ -129,7 +129,7 @@ class Placement:
         return ", ".join(said) or "the value"
 
     def headline(self) -> str:
-        """Name, layout, shape, mesh, and over which axes there are copies or summands."""
+        """Name, layout, shape, mesh, and over which axes there are copies or partial sums."""
         split = [axis for _, axes in self.layout.dims for axis in axes]
         idle = [f"{name}={size}" for name, size in self.mesh.axes if size > 1 and name not in split]
         copies = [axis for axis in idle if axis.split("=")[0] not in self.layout.unreduced]
@@ -137,7 +137,7 @@ class Placement:
         if self.padded_shape != self.shape:
             said += f"; padded to {' x '.join(map(str, self.padded_shape))}"
         said += f"; replicated over {', '.join(copies)}" if copies else ""
-        said += f"; summands over {', '.join(sorted(self.layout.unreduced))}" if self.layout.unreduced else ""
+        said += f"; partial sums over {', '.join(sorted(self.layout.unreduced))}" if self.layout.unreduced else ""
         return one_line(said + (f"; {self.note}" if self.note else ""))
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ def slice_text(part: slice, size: int) -> str:
 
 
 def devices_text(ids: np.ndarray, shown: int = 4) -> str:
-    """The devices of a block, by summand and copy: `0,1` hold copies, `0+1` one summand each.
+    """The devices of a block, by partial sum and copy: `0,1` hold copies, `0+1` one partial sum each.
 
     >>> devices_text(np.array([[0, 1], [2, 3]])), devices_text(np.arange(8).reshape(1, 8))
     ('(0,1)+(2,3)', '0,1,...,7')

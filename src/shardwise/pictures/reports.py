@@ -151,12 +151,12 @@ def _figures(ranked: Ranking, room: float | None) -> Iterator[Figure]:
     how = f"estimated{long(ranked.task, best)}" if known is None else "modelled from what was compiled"
     yield Figure("time", seconds_text(whole), how if best.measured_seconds is None else "measured, a median of runs")
     exposed, of_all = (cost.exposed_seconds, cost.seconds) if known is None else (known.exposed_seconds, whole)
-    yield Figure("waiting for transfers", seconds_text(exposed), "that nothing hides", exposed / of_all if of_all else None)
+    yield Figure("waiting for transfers", seconds_text(exposed), "exposed", exposed / of_all if of_all else None)
     yield Figure("each device sends", bytes_text(cost.total_wire_bytes), "nothing moves" if not cost.total_wire_bytes else "")
     of = f"of {bytes_text(room)}" if room else ""
     yield Figure("memory of a device", bytes_text(cost.peak_memory_bytes), of, cost.peak_memory_bytes / room if room else None)
     if cost.flops:
-        again = "nothing twice" if cost.redundancy < 1.01 else f"every product {cost.redundancy:.3g} times"
+        again = "nothing twice" if cost.redundancy < 1.01 else f"every matmul {cost.redundancy:.3g} times"
         yield Figure("FLOPs of a device", flops_text(cost.flops).removesuffix("FLOPs"), again)
 
 

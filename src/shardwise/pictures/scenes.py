@@ -211,7 +211,8 @@ def _after(shown: Film, frame: int, at: _Numbered) -> str:
 def _made(shown: Film, frame: int, name: str) -> str:
     layout = shown.frames[frame].layouts[name]
     split = "a part of it" if layout.axes else "all of it"
-    sums = f", as a summand over {', '.join(sorted(layout.unreduced))} that is still to be added" if layout.unreduced else ""
+    over = ", ".join(sorted(layout.unreduced))
+    sums = f", as a partial sum over {over} that is still to be added" if over else ""
     return f"Now there is {name}{layout}: every device holds {split}{sums}."
 
 
@@ -232,11 +233,11 @@ def _meaning(step: Step) -> str:
             return f"Every device sends its part of {array} to the others along {_and(axes)}, until each has all of {dim}."
         case ReduceScatter(array, dim, axes):
             return (
-                f"Every device sends its summand of each part of {array} to the device along {_and(axes)} that keeps this part "
-                f"of {dim}; there they are added."
+                f"Every device sends its partial sum of each part of {array} to the device along {_and(axes)} that keeps this "
+                f"part of {dim}; there they are added."
             )
         case AllReduce(array, axes):
-            return f"The summands of {array} are added over {_and(axes)}; every device receives the whole sum."
+            return f"The partial sums of {array} are added over {_and(axes)}; every device receives the whole sum."
         case AllToAll(array, source_dim, target_dim, axes):
             return (
                 f"The devices along {_and(axes)} change blocks of {array}: it was split along {source_dim}, and is split along "

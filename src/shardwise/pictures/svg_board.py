@@ -181,9 +181,8 @@ def _spread(tracks: Sequence[Track], places: Sequence[float], need: float, moved
 def _box(box: Box, x: float, y: float, look: Look, prefix: str) -> str:
     kind = tone_class(box.tone)
     small = look.width < 24
-    rims = (
-        f"box {kind}" + (" sum" if box.summands > 1 else "") + (" tiny" if small else "") + (" many" if box.copies > 1 else "")
-    )
+    marks = (("sum", box.partial_sums > 1), ("tiny", small), ("many", box.copies > 1))
+    rims = " ".join((f"box {kind}", *(mark for mark, is_set in marks if is_set)))
     shape = {"width": look.width, "height": look.height, "rx": None if small else 5.0}
     body = []
     if look.stack and box.copies > 1:
@@ -226,8 +225,8 @@ def legend(boards: Iterable[Board], prefix: str) -> Drawn:
     samples = []
     if any(box.copies > 1 for box in boxes):
         samples.append((Box(0, 0, "", copies=2), "copies: each of the devices holds the same"))
-    if any(box.summands > 1 for box in boxes):
-        samples.append((Box(0, 0, "", summands=2), "summands (0+1): the value is the sum of what the devices hold"))
+    if any(box.partial_sums > 1 for box in boxes):
+        samples.append((Box(0, 0, "", partial_sums=2), "partial sums (0+1): the value is the sum of what the devices hold"))
     if any(any(box.padding) for box in boxes):
         samples.append((Box(0, 0, "", padding=(1.0, 0.0)), "padding: zeros that fill up the shard"))
     pieces = [

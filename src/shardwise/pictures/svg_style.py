@@ -1,6 +1,6 @@
 """The looks of an SVG: colours that colour-blind people tell apart, for light and for dark, and patterns beside them.
 
-Colour never stands alone: copies are stacks, summands have a dashed rim, padding is hatched, and all is written as well.
+Colour never stands alone: copies are stacks, partial sums have a dashed rim, padding is hatched, and all is written as well.
 """
 
 from __future__ import annotations

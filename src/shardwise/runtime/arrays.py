@@ -228,7 +228,7 @@ def sharding_for(operand: Operand, mesh: AnyMesh) -> NamedSharding:
     layout = operand.layout.on(Mesh.parse(mesh))
     if layout.unreduced:
         raise LayoutError(
-            f"{operand} cannot be placed: partial sums come from a computation; place the summands along a dimension "
+            f"{operand} cannot be placed: partial sums come from a computation; place them along a dimension "
             "of their own, as A[N_x, I], and sum over N"
         )
     return NamedSharding(mesh, layout.spec)

@@ -206,7 +206,7 @@ def replicas_equal(array: Any) -> bool:
         return True
     spec = getattr(array.sharding, "spec", None)
     if getattr(spec, "unreduced", None):
-        return True  # these are summands, not replicas
+        return True  # these are partial sums, not replicas
     if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
         return _replicas_equal_across_processes(array, array.sharding)
     first: dict[str, np.ndarray] = {}

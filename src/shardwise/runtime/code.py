@@ -46,7 +46,7 @@ UNCHECKED = "# unchecked (check_vma): a ring makes the result equal on all of it
 def source(program: Program, title: str, function: str = "program", sizes: Mapping[str, int] | None = None) -> str:
     """Write a program as a module: a mesh, a local function, and the `shard_map` of it.
 
-    A product that is fused with a transfer calls a ring, which is written out before it. Where sizes are given, its blocks
+    A matmul that is fused with a transfer calls a ring, which is written out before it. Where sizes are given, its blocks
     are cut along the dimension that is best for those, as in what `lower` runs.
 
     >>> from shardwise.mesh import Mesh
@@ -260,7 +260,7 @@ _RESERVED = frozenset(
 
 
 def _variables(program: Program, function: str) -> dict[str, str]:
-    names = [name for name, _ in program.inputs] + [product.result for step in program.steps if (product := product_of(step))]
+    names = [name for name, _ in program.inputs] + [einsum.result for step in program.steps if (einsum := product_of(step))]
     variables: dict[str, str] = {}
     for name in names:
         wish = _identifier(name)

@@ -57,7 +57,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
     """`jnp.einsum(terms, ...)` of every device's block, gathered along `dim`, with the others.
 
     The blocks go round a ring, one way or both, in so many chunks each. What arrives is sent on and multiplied at once:
-    one hop hides behind the product of the last.
+    one hop is overlapped by the matmul of the last.
     """
     inputs, out = terms.split("->")
     term, *other_terms = inputs.split(",")
@@ -65,7 +65,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
     width = block.shape[at]
 
     def factors(part, start, arrays):
-        """Of one product: a part of the whole array, and what the others have there."""
+        """Of one matmul: a part of the whole array, and what the others have there."""
         rows, pairs = part.shape[at], zip(arrays, other_terms, strict=True)
         cut = [lax.dynamic_slice_in_dim(x, start, rows, t.index(dim)) if dim in t else x for x, t in pairs]
         return [part, *cut]
@@ -73,14 +73,14 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
     def laid(result, parts, starts):
         """Blocks of the result, each where it belongs."""
         for part, start in zip(parts, starts, strict=True):
-            product, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
+            made, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
             if result is None:  # room, which is not filled: every block has its place
-                result = lax.empty((*product.shape[:to], n * width, *product.shape[to + 1 :]), product.dtype)
-            result = lax.dynamic_update_slice_in_dim(result, product, start, axis=to)
+                result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
+            result = lax.dynamic_update_slice_in_dim(result, made, start, axis=to)
         return result
 
     def added(result, parts, starts):
-        """A running sum, which what arrives from both sides joins as one product or as two."""
+        """A running sum, which what arrives from both sides joins in one matmul or in two."""
         rows = len(parts) * parts[0].shape[at]
         cut = sum(x.size * rows // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t)
         if len(parts) > 1 and not is_one_product(cut, result.size):
@@ -88,13 +88,13 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
                 result = added(result, [part], [start])
             return result
         arrays = others
-        if result is not None:  # a product that waits for the sum takes the addition in
+        if result is not None:  # a matmul that waits for the sum takes the addition in
             result, parts, waiting = lax.optimization_barrier((result, parts, others))
-            arrays = waiting if len(parts) > 1 else others  # what waits, a compiler may lay out anew for each product
+            arrays = waiting if len(parts) > 1 else others  # what waits, a compiler may lay out anew for each matmul
         columns = zip(*(factors(part, start, arrays) for part, start in zip(parts, starts, strict=True)), strict=True)
         pairs = zip(columns, [term, *other_terms], strict=True)
-        product = jnp.einsum(terms, *(jnp.concatenate(xs, t.index(dim)) if dim in t else xs[0] for xs, t in pairs))
-        return product if result is None else result + product
+        made = jnp.einsum(terms, *(jnp.concatenate(xs, t.index(dim)) if dim in t else xs[0] for xs, t in pairs))
+        return made if result is None else result + made
 
     strands = gathering(n, way, chunks, width)
     flying = {k: move(lax.slice_in_dim(block, *strand.span, axis=at), axes, strand.way) for k, strand in enumerate(strands)}
@@ -115,7 +115,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
 def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(shift, owner)):
     """`jnp.einsum(terms, *operands)` summed over the devices along `axes`, of which each keeps its part of `dim`.
 
-    A sum begins one place past its home, travels up, or one half up and the other down, and takes up one more product at
+    A sum begins one place past its home, travels up, or one half up and the other down, and takes up one more matmul at
     every stop: while one part of it travels, another is multiplied. It is cut into parts along `dim`, or `along` another.
     """
     inputs, out = terms.split("->")
@@ -125,7 +125,7 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=
     }
     width = sizes[dim] // n
 
-    def product(arrays, start, span):
+    def matmul(arrays, start, span):
         """Of one part of the block that begins at `start`."""
         first, rows = (start + span[0], span[1] - span[0]) if along == dim else (start, width)
         cut = []
@@ -142,12 +142,12 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=
         for k, strand in enumerate(strands):
             start = above(axes, -strand.way * hop) * width
             if hop == 1:
-                last = sums[k] = product(operands, start, strand.span)
+                last = sums[k] = matmul(operands, start, strand.span)
                 continue
             arrived = move(sums[k], axes, strand.way)
-            # One product after the other, each when its sum is here: else the compiler multiplies everything first.
+            # One matmul after the other, each when its sum is here: else the compiler multiplies everything first.
             small, arrived, last = lax.optimization_barrier((operands[least], arrived, last))
-            last = sums[k] = product([*operands[:least], small, *operands[least + 1 :]], start, strand.span) + arrived
+            last = sums[k] = matmul([*operands[:least], small, *operands[least + 1 :]], start, strand.span) + arrived
     if len(strands) == 1:
         return sums[0]
     at = out.index(along)
@@ -236,10 +236,10 @@ def rotate_einsum(terms, *operands, dim, axes):
     held, total = [moved(x, k, None, 0) for k, x in enumerate(operands)], None
     for turn in range(turns):
         coming = [moved(x, k, turn, turn + 1) for k, x in enumerate(held)] if turn + 1 < turns else held
-        if total is not None:  # a product that waits for the sum takes the addition in; the sum stands first
+        if total is not None:  # a matmul that waits for the sum takes the addition in; the sum stands first
             total, held = lax.optimization_barrier((total, held))
-        product = jnp.einsum(terms, *(piece(x, k, turn) for k, x in enumerate(held)))
-        total = product if total is None else total + product
+        made = jnp.einsum(terms, *(piece(x, k, turn) for k, x in enumerate(held)))
+        total = made if total is None else total + made
         # The next turn begins when this one is done; its shards are on their way meanwhile.
         held, total = lax.optimization_barrier((coming, total))
     return total

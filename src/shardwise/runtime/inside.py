@@ -25,7 +25,7 @@ from shardwise.runtime.devices import AnyMesh, hardware_along, is_host
 from shardwise.runtime.execute import CACHED, Options, check_options, check_precision, dtype_name
 from shardwise.runtime.lower import Arithmetic, Local, leaves_replicated
 from shardwise.runtime.manual import manual_mesh, unknown
-from shardwise.runtime.ring_products import as_varying, varying_axes
+from shardwise.runtime.ring_matmuls import as_varying, varying_axes
 from shardwise.threshold import context
 
 

@@ -45,7 +45,7 @@ from shardwise.steps import (
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How products are computed: as `jnp.einsum` takes them."""
+    """How matmuls are computed: as `jnp.einsum` takes them."""
 
     precision: Any = None
     preferred_element_type: Any = None
@@ -77,15 +77,15 @@ def lower(
     out_specs = _with_leading(result) if result.unreduced else result.spec
     mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=typed)
     if result.unreduced:
-        mapped = _summands_as_partial_sums(mapped, result, mesh)
+        mapped = _unstacked(mapped, result, mesh)
     function = _peeled(mapped, specs, mesh) if any(partial) else mapped
     return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
 
 
-def _summands_as_partial_sums(mapped: Callable[..., Any], result: Layout, mesh: AnyMesh) -> Callable[..., Any]:
-    """A function of summands, with a dimension in front that counts them, as one of partial sums; nothing moves.
+def _unstacked(mapped: Callable[..., Any], result: Layout, mesh: AnyMesh) -> Callable[..., Any]:
+    """The function with its result unstacked: partial sums along a dimension in front become an unreduced array; nothing moves.
 
-    JAX could cast each device's own to a partial sum as well, but `jax.vmap` has no rule for that cast; it has one for sums.
+    JAX could cast each device's part to a partial sum as well, but `jax.vmap` has no rule for that cast; it has one for sums.
     """
     sharding = jax.sharding.NamedSharding(mesh, result.spec)
 
@@ -104,18 +104,18 @@ def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Calla
     wanted, explicit = program.result, explicit_axes(mesh)
     how: dict[str, Any] = {"precision": arithmetic.precision, "preferred_element_type": arithmetic.preferred_element_type}
 
-    def product(*arrays: Any, **options: Any) -> Any:
+    def einsum(*arrays: Any, **options: Any) -> Any:
         given: list[Any] = [x for pair in zip(arrays, terms, strict=True) for x in pair]
         return jnp.einsum(*given, out, **how, **options)
 
     def constrained(*arrays: Any) -> Any:
         within = jax.sharding.get_abstract_mesh() if explicit else mesh
-        return lax.with_sharding_constraint(product(*arrays), jax.sharding.NamedSharding(within, wanted.spec))
+        return lax.with_sharding_constraint(einsum(*arrays), jax.sharding.NamedSharding(within, wanted.spec))
 
     def typed(*arrays: Any) -> Any:
         sharding = jax.sharding.NamedSharding(mesh, wanted.spec)
         # With nothing to sum, jnp.einsum leaves the layout as it was, whatever it is told.
-        return jax.sharding.reshard(product(*arrays, out_sharding=sharding), sharding)
+        return jax.sharding.reshard(einsum(*arrays, out_sharding=sharding), sharding)
 
     if not explicit:
         return constrained
@@ -126,7 +126,7 @@ def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Calla
 
 
 def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) -> Callable[..., Any]:
-    """A function of summands, each with its own dimension in front, as one of arrays of partial sums."""
+    """The function with unreduced arguments; it takes them stacked, with a dimension in front that counts the partial sums."""
     peels = [_Peel(layout, mesh) if layout.unreduced else None for layout in specs]
 
     def with_partial_sums(*arrays: Any) -> Any:
@@ -156,16 +156,16 @@ def _with_derivative_of(plain: Callable[..., Any], mapped: Callable[..., Any]) -
 
 
 def _with_leading(layout: Layout) -> PartitionSpec:
-    """The layout with a dimension in front that counts the summands."""
+    """The layout with a dimension in front that counts the partial sums."""
     return PartitionSpec(tuple(sorted(layout.unreduced)), *Layout(layout.dims).spec)
 
 
 @dataclass(frozen=True, slots=True)
 class _Peel:
-    """Show an array of partial sums as an array of its summands, with a dimension in front; nothing moves.
+    """Show an unreduced array as its partial sums, stacked along a dimension in front; nothing moves.
 
-    JAX's types know no such view, so this one map is unchecked. The result depends on the sum alone, so every summand
-    has the same cotangent, which each device already holds: back from the summands' cotangents is another view.
+    JAX's types know no such view, so this one map is unchecked. The result depends on the sum alone, so every partial
+    sum has the same cotangent, which each device already holds: back from their cotangents is another view.
     """
 
     layout: Layout
@@ -302,7 +302,7 @@ class Local:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """How products are computed."""
+        """How matmuls are computed."""
         given = self.arithmetic
         return {"precision": given.precision, "preferred_element_type": given.preferred_element_type}
 

@@ -8,8 +8,8 @@ from typing import Any, assert_never
 
 from jax import lax
 
+from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, cut, laid, matmul
 from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.runtime.ring_products import Numbers, Product, Term, cut, laid, product
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
 from shardwise.schedule.makers import gather_matmul
 from shardwise.schedule.strands import is_one_product
@@ -20,22 +20,22 @@ Parts = Sequence[tuple[Any, Any]]  # of the block, and from how many places abov
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Products that need an array whole along `dim`, of which this device has a block with the dimensions `block`.
+    """Matmuls that need an array whole along `dim`, of which this device has a block with the dimensions `block`.
 
-    Each product has the block first. One whose result holds `dim` is made block by block, any other is a running sum.
+    Each matmul has the block first. One whose result holds `dim` is made block by block, any other is a running sum.
     One of the block alone is the gathered array.
     """
 
     ring: Ring
     dim: Any
     block: Term
-    products: tuple[Product, ...]
+    matmuls: tuple[LocalMatmul, ...]
     schedule: Schedule
     numbers: Numbers
 
 
 def gather(job: Gather, block: Any, others: Others) -> list[Any]:
-    """Run the ring; `others` are for each product its operands after the block."""
+    """Run the ring; `others` are for each matmul its operands after the block."""
     width, schedule = block.shape[job.block.index(job.dim)], job.schedule
     events = gather_matmul(job.ring.n, schedule.way, schedule.chunks, width, schedule.unroll)
     _, made = _Run(job, width, block, others).after(({}, [None] * len(others)), events)
@@ -43,7 +43,7 @@ def gather(job: Gather, block: Any, others: Others) -> list[Any]:
     return [result.astype(dtype) for result, dtype in zip(made, dtypes, strict=True)]
 
 
-State = tuple[dict[int, Any], list[Any]]  # what is on its way, by transfer; the products so far
+State = tuple[dict[int, Any], list[Any]]  # what is on its way, by transfer; the results so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Run:
                         arrived[transfer] if transfer in arrived else self.own(part), event.pairs
                     )
                 case Await(transfers):
-                    # No product of this hop before what it needs is here and the last one is done: else the compiler
+                    # No matmul of this hop before what it needs is here and the last one is done: else the compiler
                     # sends everything first, or multiplies everything last.
                     found, made = lax.optimization_barrier(([flying[k] for k in transfers], made))
                     arrived.update(zip(transfers, found, strict=True))
@@ -77,7 +77,7 @@ class _Run:
                 case Loop(trips, body):
                     flying, made = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, made))
                 case Copy():
-                    raise AssertionError("blocks are laid by their products")
+                    raise AssertionError("blocks are laid by their matmuls")
                 case _:
                     assert_never(event)
         return flying, made
@@ -86,40 +86,40 @@ class _Run:
         return lax.slice_in_dim(self.block, *part.span, axis=self.job.block.index(self.job.dim))
 
     def taken(self, made: Sequence[Any], parts: Parts, span: Span) -> list[Any]:
-        """Multiply parts of blocks, each from so many places above; lay or add the products where they belong."""
+        """Multiply parts of blocks, each from so many places above; lay or add the results where they belong."""
         dim = self.job.dim
         return [
             self.laid(before, parts, span, wanted, others)
             if dim in wanted.out
             else self.added(before, parts, span, wanted, others)
-            for before, wanted, others in zip(made, self.job.products, self.others, strict=True)
+            for before, wanted, others in zip(made, self.job.matmuls, self.others, strict=True)
         ]
 
-    def laid(self, before: Any, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> Any:
-        """A product whose result holds the dimension, block by block."""
+    def laid(self, before: Any, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
+        """A matmul whose result holds the dimension, block by block."""
         for part, place in parts:
             start, cuts = self.cut(others, wanted, place, span)
-            new = product([part, *cuts], wanted, self.job.numbers)
+            new = matmul([part, *cuts], wanted, self.job.numbers)
             before = laid(before, new, wanted.out.index(self.job.dim), start, self.width * self.job.ring.n)
         return before
 
-    def added(self, before: Any, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> Any:
-        """A running sum: a product is added in its own kernel, what arrived from both sides as one or one after the other."""
+    def added(self, before: Any, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
+        """A running sum: a matmul adds to it in its own kernel; what arrived from both sides is one matmul or two."""
         if len(parts) > 1 and not is_one_product(self.elements_cut(parts, span, wanted, others), before.size):
             for part in parts:
                 before = self.added(before, [part], span, wanted, others)
             return before
-        if before is not None:  # a product that waits for the sum takes the addition in
+        if before is not None:  # a matmul that waits for the sum takes the addition in
             before, arrays, waiting = lax.optimization_barrier((before, [part for part, _ in parts], others))
-            if len(parts) > 1:  # two cuts after the wait, too; whoever else waits may be laid out anew for each product
+            if len(parts) > 1:  # two cuts after the wait, too; whoever else waits may be laid out anew for each matmul
                 others = waiting
             parts = [(array, away) for array, (_, away) in zip(arrays, parts, strict=True)]
         factors = [[part, *self.cut(others, wanted, away, span)[1]] for part, away in parts]
         whole = [self.joined(list(arrays), term) for arrays, term in zip(zip(*factors, strict=True), wanted.terms, strict=True)]
-        new = product(whole, wanted, self.job.numbers, is_summand=True)
+        new = matmul(whole, wanted, self.job.numbers, accumulated=True)
         return new if before is None else before + new
 
-    def elements_cut(self, parts: Parts, span: Span, wanted: Product, others: Sequence[Any]) -> int:
+    def elements_cut(self, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> int:
         """How many elements of the other operands the parts are multiplied with."""
         share, whole = len(parts) * (span[1] - span[0]), self.width * self.job.ring.n
         cut = zip(others, wanted.terms[1:], strict=True)
@@ -130,7 +130,7 @@ class _Run:
             return arrays[0]
         return lax.concatenate(arrays, term.index(self.job.dim))
 
-    def cut(self, others: Sequence[Any], wanted: Product, away: Any, span: Span) -> tuple[Any, list[Any]]:
+    def cut(self, others: Sequence[Any], wanted: LocalMatmul, away: Any, span: Span) -> tuple[Any, list[Any]]:
         """Where a part of a block begins, and what the other operands have there."""
         start = self.job.ring.place(away) * self.width + span[0]
         terms = zip(others, wanted.terms[1:], strict=True)

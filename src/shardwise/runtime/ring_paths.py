@@ -48,7 +48,7 @@ class Ring:
 class Schedule:
     """One way or both; into how many chunks, each sent on its own, every block is cut; a ring of more than `unroll` loops.
 
-    `save`: what is gathered is kept for the products of the derivative that can wait for all of it.
+    `save`: what is gathered is kept for the matmuls of the derivative that can wait for all of it.
     """
 
     way: Way = "bidirectional"

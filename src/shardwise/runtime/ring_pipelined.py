@@ -1,4 +1,4 @@
-"""The spreading ring: a sum of products goes round to all devices part by part, while the next part is multiplied."""
+"""The pipelined gather: the result of matmuls goes round to all devices part by part, while the next part is multiplied."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.runtime.ring_products import (
+from shardwise.runtime.ring_matmuls import (
+    LocalMatmul,
     Numbers,
     Operands,
-    Product,
     all_extents,
     held_back,
-    product,
+    matmul,
     room,
 )
+from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Span
 from shardwise.schedule.fused import least_read_again
 from shardwise.schedule.makers import matmul_gather
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """A sum of products, of which this device's operands make one block along `dim`; every device receives all blocks."""
+class PipelinedGather:
+    """A sum of matmuls, of which this device's operands make one block along `dim`; every device receives all blocks."""
 
     ring: Ring
     dim: Any
-    products: tuple[Product, ...]
+    matmuls: tuple[LocalMatmul, ...]
     schedule: Schedule
     numbers: Numbers
 
 
-def spread(job: Spread, operands: Operands) -> Any:
-    """Run the ring: part k is made at tick k, and has gone h hops h ticks later; `operands` are those of each product."""
-    sizes = all_extents(operands, job.products)
-    schedule, out = job.schedule, job.products[0].out
-    split = least_read_again(out, [made.terms for made in job.products], sizes, job.dim, schedule.chunks)
+def pipelined_gather(job: PipelinedGather, operands: Operands) -> Any:
+    """Run the ring: part k is made at tick k, and has gone h hops h ticks later; `operands` are those of each matmul."""
+    sizes = all_extents(operands, job.matmuls)
+    schedule, out = job.schedule, job.matmuls[0].out
+    split = least_read_again(out, [made.terms for made in job.matmuls], sizes, job.dim, schedule.chunks)
     events = matmul_gather(job.ring.n, schedule.way, schedule.chunks, sizes[split], schedule.unroll)
     return _Run(job, operands, [sizes[dim] for dim in out], split).after(({}, None), events)[1]
 
@@ -51,7 +51,7 @@ State = tuple[dict[int, Any], Any]  # what is on its way, by transfer; the resul
 class _Run:
     """One run of the ring."""
 
-    job: Spread
+    job: PipelinedGather
     operands: Operands
     block: Sequence[int]  # the shape of this device's block of the result
     split: Any  # the dimension along which it is cut into parts
@@ -76,25 +76,25 @@ class _Run:
                 case Loop(trips, body):
                     flying, result = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, result))
                 case _:
-                    raise AssertionError(f"no event of a spreading ring: {event}")
+                    raise AssertionError(f"no event of a pipelined gather: {event}")
         return flying, result
 
     def made(self, result: Any, span: Span) -> Any:
-        """This device's products for a part of its block, when all that came before has been laid."""
+        """This device's part of its block, multiplied when all that came before has been laid."""
         operands = self.operands
         if result is not None:
             operands, _ = held_back(operands, result)
         total: Any = None
-        for wanted, arrays in zip(self.job.products, operands, strict=True):
+        for wanted, arrays in zip(self.job.matmuls, operands, strict=True):
             pairs = zip(arrays, wanted.terms, strict=True)
             cuts = [lax.slice_in_dim(a, *span, axis=term.index(self.split)) if self.split in term else a for a, term in pairs]
-            new = product(cuts, wanted, self.job.numbers)
+            new = matmul(cuts, wanted, self.job.numbers)
             total = new if total is None else total + new
         return total
 
     def laid(self, result: Any, block: Any, away: Any, span: Span) -> Any:
         """Write a part of the block of the device so many places above where it belongs."""
-        out = self.job.products[0].out
+        out = self.job.matmuls[0].out
         at, along = out.index(self.job.dim), out.index(self.split)
         if result is None:  # room, which is not filled: every part has its place
             shape = tuple(size * (self.job.ring.n if place == at else 1) for place, size in enumerate(self.block))

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from shardwise.runtime.ring_products import Numbers, Product, cut, product, room
+from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, cut, matmul, room
 from shardwise.schedule.events import Await, Matmul, Send
 from shardwise.schedule.makers import rotate_matmul
 from shardwise.schedule.places import Grid, Pair, Pairs
@@ -23,12 +23,12 @@ from shardwise.schedule.places import Grid, Pair, Pairs
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A product of two operands; `dim`, which is summed, is split over `axes[k]`, of `sizes[k]` devices, in operand k."""
+    """A matmul of two operands; `dim`, which is summed, is split over `axes[k]`, of `sizes[k]` devices, in operand k."""
 
     axes: tuple[str, str]
     sizes: Pair
     dim: Any
-    product: Product
+    matmul: LocalMatmul
     numbers: Numbers
 
     @property
@@ -63,7 +63,7 @@ class Rotation:
         """The piece of operand k's present shard that is multiplied at a step."""
         pieces = self.steps // self.sizes[k]
         size = array.shape[self.place(k)] // pieces
-        return array if pieces == 1 else cut(array, self.product.terms[k], self.dim, self.start(k, step) * size, size)
+        return array if pieces == 1 else cut(array, self.matmul.terms[k], self.dim, self.start(k, step) * size, size)
 
     def start(self, k: int, step: int) -> Any:
         """Which piece of operand k's present shard that is."""
@@ -71,7 +71,7 @@ class Rotation:
         return offset % (self.steps // self.sizes[k])
 
     def place(self, k: int) -> int:
-        return self.product.terms[k].index(self.dim)
+        return self.matmul.terms[k].index(self.dim)
 
 
 def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
@@ -86,10 +86,10 @@ def rotate(job: Rotation, operands: Sequence[Any]) -> Any:
                 if total is not None:
                     held, total = lax.optimization_barrier((held, total))
             case Matmul((part,)):
-                if total is not None:  # a product that waits for the sum takes the addition in
+                if total is not None:  # a matmul that waits for the sum takes the addition in
                     total, held = lax.optimization_barrier((total, held))
                 factors = [job.piece(array, k, part.away) for k, array in enumerate(held)]
-                new = product(factors, job.product, job.numbers, is_summand=True)
+                new = matmul(factors, job.matmul, job.numbers, accumulated=True)
                 total = new if total is None else total + new
             case _:
                 raise AssertionError(f"no event of a rotation: {event}")
@@ -110,9 +110,9 @@ def rotate_back(job: Rotation, k: int, other: Any, cotangent: Any) -> Any:
 
 
 def _with(job: Rotation, total: Any, held: Any, k: int, step: int, cotangent: Any) -> Any:
-    """The cotangent of a shard of operand k, with what this step's product owes to a piece of it."""
-    wanted = Product((job.product.out, job.product.terms[1 - k]), job.product.terms[k])
-    new = product([cotangent, job.piece(held, 1 - k, step)], wanted, job.numbers.backwards, is_summand=True)
+    """The cotangent of a shard of operand k, with what this step's matmul owes to a piece of it."""
+    wanted = LocalMatmul((job.matmul.out, job.matmul.terms[1 - k]), job.matmul.terms[k])
+    new = matmul([cotangent, job.piece(held, 1 - k, step)], wanted, job.numbers.backwards, accumulated=True)
     pieces, at = job.steps // job.sizes[k], job.place(k)
     if pieces == 1:
         return new if total is None else total + new

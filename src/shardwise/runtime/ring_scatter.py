@@ -1,4 +1,4 @@
-"""The scattering ring: a sum of products travels to the device that keeps it, and takes up one more at every stop."""
+"""The scattering ring: a partial sum travels to the device that keeps it; each device on the way adds a matmul's result."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from jax import lax
 
-from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.runtime.ring_products import (
+from shardwise.runtime.ring_matmuls import (
+    LocalMatmul,
     Numbers,
     Operands,
-    Product,
     Term,
     all_extents,
     cut,
     held_back,
     laid,
-    product,
+    matmul,
 )
+from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Events, Loop, Matmul, Send, Span
 from shardwise.schedule.fused import scattered_along
 from shardwise.schedule.makers import matmul_scatter
@@ -26,24 +26,24 @@ from shardwise.schedule.makers import matmul_scatter
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """The sum of products, and of those over the ring's devices; each keeps its part of `dim`, which every result has."""
+    """The sum of some matmuls over the ring's devices; each device keeps its part of `dim`, which every result has."""
 
     ring: Ring
     dim: Any
-    products: tuple[Product, ...]
+    matmuls: tuple[LocalMatmul, ...]
     schedule: Schedule
     numbers: Numbers
 
 
 def scatter(job: Scatter, operands: Operands) -> Any:
-    """Run the ring; `operands` are those of each product.
+    """Run the ring; `operands` are those of each matmul.
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
     """
-    sizes = all_extents(operands, job.products)
+    sizes = all_extents(operands, job.matmuls)
     sizes[job.dim] = width = sizes[job.dim] // job.ring.n
-    schedule, out = job.schedule, job.products[0].out
-    split = scattered_along(out, [made.terms for made in job.products], sizes, job.dim, schedule.way, schedule.chunks)
+    schedule, out = job.schedule, job.matmuls[0].out
+    split = scattered_along(out, [made.terms for made in job.matmuls], sizes, job.dim, schedule.way, schedule.chunks)
     extent = sizes[split]
     events = matmul_scatter(job.ring.n, schedule.way, schedule.chunks, extent, schedule.unroll)
     result = None
@@ -73,11 +73,11 @@ class _Run:
                 case Send(transfer, _, part):
                     flying[transfer] = self.job.ring.sent(sums.pop(part.span), event.pairs)
                 case Await():
-                    pass  # its product waits
+                    pass  # its matmul waits
                 case Matmul((part,), transfers):
                     arrived = flying.pop(transfers[0]) if transfers else None
                     start = self.job.ring.place(part.away_on(trip)) * self.width
-                    sums[part.span] = last = self.summand(start, part.span, arrived, last)
+                    sums[part.span] = last = self.partial_sum(start, part.span, arrived, last)
                 case Loop(trips, body):
                     flying, sums = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, sums))
                     last = next(reversed(sums.values()))
@@ -85,15 +85,15 @@ class _Run:
                     raise AssertionError(f"no event of a scattering ring: {event}")
         return flying, sums
 
-    def summand(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
-        """This device's product for one part of one block, added to the sum that arrived; made after `last`."""
+    def partial_sum(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
+        """What this device multiplies for one part of one block, added to the sum that arrived; made after `last`."""
         job, operands = self.job, self.operands
         total: Any = None
-        if arrived is not None:  # a product that waits for the sum takes the addition in
+        if arrived is not None:  # a matmul that waits for the sum takes the addition in
             operands, arrived, _ = held_back(operands, arrived, last)
-        for wanted, arrays in zip(job.products, operands, strict=True):
+        for wanted, arrays in zip(job.matmuls, operands, strict=True):
             cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
-            new = product(cuts, wanted, job.numbers, is_summand=True)
+            new = matmul(cuts, wanted, job.numbers, accumulated=True)
             total = new if total is None else total + new
         if arrived is not None:
             total = total + arrived.astype(total.dtype)

@@ -1,7 +1,7 @@
 """Collective matmuls that overlap: gather and multiply, multiply and scatter, each the other's derivative; and others.
 
 They run on local shards, inside `jax.shard_map`, and take einsums as lists of dimensions. What one hop of the ring
-brings hides behind the product of what the last one brought. Where several devices need the same result they need not
+brings is overlapped by the matmul of what the last one brought. Where several devices need the same result they need not
 add in the same order: see `gather_einsum`.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from shardwise.runtime.ring_derivatives import gather_ring, rotation, scatter_ring, spread_ring
+from shardwise.runtime.ring_derivatives import gather_ring, pipelined_gather_ring, rotation, scatter_ring
 from shardwise.runtime.ring_gather import Gather
+from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, as_varying, matmul, varying_axes
 from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.runtime.ring_pipelined import Spread
-from shardwise.runtime.ring_products import Numbers, Product, Term, as_varying, product, varying_axes
+from shardwise.runtime.ring_pipelined import PipelinedGather
 from shardwise.runtime.ring_rotate import Rotation
 from shardwise.runtime.ring_scatter import Scatter
 from shardwise.steps import Way
@@ -32,7 +32,7 @@ def gather_einsum(
     """Gather one operand along a dimension and multiply it with the others, block by block as it arrives.
 
     Where the result holds `dim`, every element is one device's block multiplied: all devices get the same bits. Where
-    it does not, the blocks' products are added in the order in which they arrive, which differs from device to device;
+    it does not, the blocks' results are added in the order in which they arrive, which differs from device to device;
     such a result, if no operand makes it differ anyway, is equal on all only up to rounding. Gather first, then.
 
     >>> import jax.numpy as jnp, shardwise as sw
@@ -57,11 +57,11 @@ def gather_einsum(
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers = Numbers(precision, preferred_element_type, accumulate)
     order = [gathered, *(k for k in range(len(arrays)) if k != gathered)]
-    wanted = Product(tuple(all_terms[k] for k in order), tuple(out_term))
+    wanted = LocalMatmul(tuple(all_terms[k] for k in order), tuple(out_term))
     assert dim in wanted.terms[0], f"operand {gathered} has no dimension {dim}"
     assert dim in wanted.out or any(dim in term for term in wanted.terms[1:]), f"{dim} is summed alone: sum first, then gather"
     if n == 1:
-        return product([arrays[k] for k in order], wanted, numbers)
+        return matmul([arrays[k] for k in order], wanted, numbers)
     job = Gather(_ring(axes, n, way), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save), numbers)
     block, *others = _all_varying([arrays[k] for k in order], job.ring)
     return gather_ring(job, block, [others])[0]
@@ -80,18 +80,18 @@ def einsum_scatter(
         operands: this device's shards; `terms` their dimensions, `out_term` those of the result: names or numbers.
         dim: the result's dimension that is scattered; the operands have it whole, a multiple of n.
         axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
-        way: all parts one way, or half of them each way; it takes two parts to hide the transfer of one.
+        way: all parts one way, or half of them each way; it takes two parts to overlap the transfer of one.
         chunks: into how many parts what goes one way is cut.
-        accumulate: the dtype in which a product is added to a sum; sums travel in the dtype of the result.
+        accumulate: the dtype in which a result is added to a sum; sums travel in the dtype of the result.
         save: in the derivative, put the gathered cotangent together, and multiply it whole where that is the better
-            product; else nothing but shards is held.
+            matmul; else nothing but shards is held.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers = Numbers(precision, preferred_element_type, accumulate)
-    wanted = Product(tuple(all_terms), tuple(out_term))
+    wanted = LocalMatmul(tuple(all_terms), tuple(out_term))
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
-        return product(arrays, wanted, numbers)
+        return matmul(arrays, wanted, numbers)
     job = Scatter(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll, save), numbers)
     return scatter_ring(job, [_all_varying(arrays, job.ring)])
 
@@ -109,15 +109,15 @@ def einsum_gather(
         dim: the result's dimension that is gathered: n times as long as the operands have it.
         axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
         way: from one neighbour, or from both, in half the steps.
-        chunks: in how many parts the block is made and sent; nothing hides the product of the first.
+        chunks: in how many parts the block is made and sent; the matmul of the first is exposed.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
-    numbers, wanted = Numbers(precision, preferred_element_type), Product(tuple(all_terms), tuple(out_term))
+    numbers, wanted = Numbers(precision, preferred_element_type), LocalMatmul(tuple(all_terms), tuple(out_term))
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
-        return product(arrays, wanted, numbers)
-    job = Spread(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
-    return spread_ring(job, [_all_varying(arrays, job.ring)])
+        return matmul(arrays, wanted, numbers)
+    job = PipelinedGather(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
+    return pipelined_gather_ring(job, [_all_varying(arrays, job.ring)])
 
 
 def rotate_einsum(
@@ -135,7 +135,7 @@ def rotate_einsum(
         accumulate: the dtype of running sums.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
-    wanted = Product(tuple(all_terms), tuple(out_term))
+    wanted = LocalMatmul(tuple(all_terms), tuple(out_term))
     assert len(arrays) == 2, f"two operands rotate, not {len(arrays)}"
     assert dim not in out_term, f"{dim} is not summed"
     assert all(dim in term for term in all_terms), f"{dim} is not in both operands"
@@ -162,6 +162,6 @@ def _without_lone(
     for k, (array, term) in enumerate(zip(operands, terms, strict=True)):
         elsewhere = {keep, *out, *(dim for j, other in enumerate(terms) if j != k for dim in other)}
         kept = tuple(dim for dim in term if dim in elsewhere)
-        arrays.append(product([array], Product((tuple(term),), kept), Numbers()))  # in its dtype, as jnp.einsum does
+        arrays.append(matmul([array], LocalMatmul((tuple(term),), kept), Numbers()))  # in its dtype, as jnp.einsum does
         found.append(kept)
     return arrays, found

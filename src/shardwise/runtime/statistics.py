@@ -20,7 +20,7 @@ from jax import lax
 from shardwise.errors import ArrayError
 from shardwise.runtime.arrays import as_array
 from shardwise.runtime.manual import checked_axes, manual_mesh
-from shardwise.runtime.ring_products import varying_axes
+from shardwise.runtime.ring_matmuls import varying_axes
 
 # Up to here a variance gathers the moments of all n devices: one collective, which brings 3n values for each of the result,
 # where two all-reduces send 6 and wait four times as long for hops. On links of 45 GB/s a megabyte takes 23 us, about as

@@ -93,7 +93,7 @@ class Await:
 class Matmul:
     """Parts are multiplied, those that `transfers` have brought or, without any, this device's own.
 
-    Of a running sum that goes round, the transfer brought the sum, and the product is added to it.
+    Of a running sum that goes round, the transfer brought the sum, and the result of the matmul is added to it.
     """
 
     parts: tuple[Part, ...]

@@ -15,7 +15,7 @@ from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatt
 from shardwise.steps import Einsum, EinsumGather, EinsumScatter, GatherEinsum
 
 LANES = 128
-ENOUGH = 512  # rows: what a product of so many reads again takes no longer than its multiplications
+ENOUGH = 512  # rows: what a matmul of so many reads again takes no longer than its multiplications
 
 Term = Sequence[Any]  # an array's dimensions, by name or number
 
@@ -69,7 +69,7 @@ def scattered_along(
 ) -> Any:  # fmt: skip
     """Along which dimension of the result a block, of these sizes, is cut into the strands of a reduce-scatter.
 
-    Every strand's product reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
+    Every strand's matmul reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
     are too small for that, it is the one that costs the least.
     """
     parts = chunks * (2 if way == "bidirectional" else 1)
@@ -77,9 +77,9 @@ def scattered_along(
 
 
 def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
-    """The dimension along which a block of a sum of products is best cut: every part reads again what lacks it.
+    """The dimension along which a block of a partial sum is best cut: every part reads again what lacks it.
 
-    Any but `dim` must give parts that are multiples of what a register holds. `terms` are those of each product's operands,
+    Any but `dim` must give parts that are multiples of what a register holds. `terms` are those of each matmul's operands,
     `sizes` those of the block.
     """
     fitting = [each for each in out if each == dim or sizes[each] % (parts * LANES) == 0]
@@ -93,7 +93,7 @@ def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[
 def _local(
     einsum: Einsum, moved: str, layouts: Mapping[str, Layout], sizes: Mapping[str, int], mesh: Mesh
 ) -> tuple[list[Term], dict[str, int]]:
-    """The terms of the local product, and its sizes; what one operand alone has is summed before."""
+    """The terms of the local matmul, and its sizes; what one operand alone has is summed before."""
     given = [layouts[name] for name in einsum.operands]
     shapes = [zip(layout.names, layout.shard_shape(sizes, mesh), strict=True) for layout in given]
     counts = Counter(dim for layout in given for dim in layout.names)

@@ -1,6 +1,6 @@
 """The schedules of fused steps: one maker for each form, from the number of devices, the way, the chunks and the width.
 
-In a ring each device has a block, and blocks or sums of products go round, in parts; in a rotation two arrays move, each
+In a ring each device has a block, and blocks or partial sums go round, in parts; in a rotation two arrays move, each
 along its own axis. A ring of more devices than `unroll` is a loop of two hops a trip: what arrives then has a buffer of
 its own, and nothing is copied.
 """
@@ -58,7 +58,7 @@ def gather_matmul(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
 
 @functools.lru_cache(maxsize=1024)
 def matmul_scatter(n: int, way: Way, chunks: int, width: int, unroll: int = UNROLL) -> Events:
-    """Sums of products travel to the devices that keep them, and take up a product at every stop.
+    """Partial sums travel to the devices that keep them, and each device adds its matmul's result.
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
 
@@ -75,8 +75,8 @@ def matmul_scatter(n: int, way: Way, chunks: int, width: int, unroll: int = UNRO
         return Part(-strands[k].way * (number + 1), strands[k].span, -strands[k].way * step)
 
     def hop(number: int, step: int = 0) -> Iterator[Event]:
-        """Every strand's sum takes up a product, and is sent on."""
-        if number:  # so the last strand's transfer is behind the first one's product of the next hop, in a loop too
+        """Every strand's sum takes up a result, and is sent on."""
+        if number:  # so the last strand's transfer is behind the first one's matmul of the next hop, in a loop too
             yield _send(ring, last, strands[last].way, part(last, number - 1, step))
         for k in range(len(strands)):
             if number:
@@ -96,7 +96,7 @@ def matmul_scatter(n: int, way: Way, chunks: int, width: int, unroll: int = UNRO
 
 @functools.lru_cache(maxsize=1024)
 def matmul_gather(n: int, way: Way, chunks: int, width: int, unroll: int = UNROLL) -> Events:
-    """Each device's product goes round to all, part by part as it is made: part k is made at tick k.
+    """The result of each device's matmul goes round to all, part by part as it is made: part k is made at tick k.
 
     >>> print(*matmul_gather(2, "ring", 1, 4), sep="\\n")
     multiply +0[0:4]
@@ -138,9 +138,9 @@ def matmul_gather(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
 
 @functools.lru_cache(maxsize=1024)
 def rotate_matmul(sizes: Pair) -> Events:
-    """Two operands move, operand k along its axis of `sizes[k]` devices: each to where they meet, and on after every product.
+    """Two operands move, operand k along its axis of `sizes[k]` devices: each to where they meet, and on after every matmul.
 
-    What one product needs next is on its way behind it; nothing is in front of the first. Parts are pieces of the summed
+    What one matmul needs next is on its way behind it; nothing is in front of the first. Parts are pieces of the summed
     dimension, counted by step.
 
     >>> print(*rotate_matmul((2, 1)), sep="\\n")

@@ -3,7 +3,7 @@
 >>> from shardwise.schedule.makers import gather_matmul
 >>> links = Links(lambda share, _: 1e-6 * share, both_ways=True)
 >>> played = play(gather_matmul(4, "ring", 1, 1), 1, links, lambda share, parts: 2e-6 * share)
->>> round(played.seconds * 1e6, 3), round(played.exposed_seconds * 1e6, 3)     # 4 products of 2 us hide hops of 1 us
+>>> round(played.seconds * 1e6, 3), round(played.exposed_seconds * 1e6, 3)     # 4 matmuls of 2 us overlap hops of 1 us
 (8.0, 0.0)
 """
 
@@ -29,8 +29,8 @@ MatmulSeconds = Callable[[float, int], float]  # of so many parts at once, toget
 class Links:
     """What carries the parts: the seconds of a transfer of a share of a block, and whether each way has links of its own.
 
-    `cover`: a compiler may start a transfer late, when the products left before its end are what it takes for enough: of
-    a block's transfer so many times a block's product. By default it starts as soon as it can.
+    `cover`: a compiler may start a transfer late, when the matmuls left before its end are what it takes for enough: of
+    a block's transfer so many times a block's matmul. By default it starts as soon as it can.
     `slowdown`: how many times as long a matmul takes while something is on its way: on GPUs collectives run on the cores that
     multiply, and share their memory's bandwidth.
     """
@@ -64,7 +64,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The modelled time of a schedule: in all, and of its products and copies; and what happened, if that was recorded."""
+    """The modelled time of a schedule: in all, and of its matmuls and copies; and what happened, if that was recorded."""
 
     seconds: float
     busy_seconds: float
@@ -91,7 +91,7 @@ def play(
     if not math.isinf(links.cover):
         order = _late(order, width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
-    products: dict[tuple[float, int], float] = {}
+    matmuls: dict[tuple[float, int], float] = {}
     free, arrival = [0.0 - ahead, 0.0 - ahead], dict[int, float]()
     now = busy = 0.0
     begin = 0.0 - ahead  # of transfers, up to the first event that is none
@@ -114,9 +114,9 @@ def play(
                 took = now - start
             case Matmul(parts):
                 key = sum([part.width for part in parts]) / width, len(parts)
-                if key not in products:
-                    products[key] = matmul(*key)
-                took = beside(products[key], max(free) - now, links.slowdown)
+                if key not in matmuls:
+                    matmuls[key] = matmul(*key)
+                took = beside(matmuls[key], max(free) - now, links.slowdown)
                 busy, now = busy + took, now + took
             case Copy(part):
                 took = copy(part.width / width) if copy else 0.0
@@ -154,7 +154,7 @@ def _order(events: Events, most: int) -> tuple[_Flat, ...]:
 
 
 def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ...]:
-    """The order in which a compiler starts transfers late: where the products left before their end are enough."""
+    """The order in which a compiler starts transfers late: where the matmuls left before their end are enough."""
     before: dict[int, list[Send]] = {}  # sends, by the event that they are moved in front of
     works = [at for at, event in enumerate(order) if isinstance(event, Matmul | Copy)]
     ends: dict[int, int] = {}  # of transfers, the next place where one is awaited
@@ -180,5 +180,5 @@ def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ..
 
 
 def _share(event: _Flat, width: int) -> float:
-    """Of a block's product, what an event multiplies."""
+    """Of a block's matmul, what an event multiplies."""
     return sum(part.width for part in event.parts) / width if isinstance(event, Matmul) else 0.0

@@ -69,9 +69,9 @@ def side_by_side(strands: list[Strand]) -> list[list[int]]:
 
 
 def is_one_product(cut: float, summed: float) -> bool:
-    """Whether what arrives from both sides is multiplied as one product, and added to the running sum at once.
+    """Whether what arrives from both sides is multiplied in one matmul, and added to the running sum at once.
 
-    No compiler takes two cuts of an array into one product's kernel: `cut` elements are copied first. Two products, one
+    No compiler takes two cuts of an array into one matmul's kernel: `cut` elements are copied first. Two matmuls, one
     after the other, read and write the `summed` elements of the sum once more.
 
     >>> is_one_product(cut=2 * 8192 * 1024, summed=8192 * 4096), is_one_product(cut=2 * 8192 * 1024, summed=8192 * 512)

@@ -83,7 +83,7 @@ class Share:
 
     @property
     def hidden(self) -> float:
-        """The share of its time that work hides; 1 where it takes none."""
+        """The share of its time that is overlapped by work; 1 where it takes none."""
         return 1 - self.exposed_seconds / self.transfer_seconds if self.transfer_seconds else 1.0
 
 
@@ -101,9 +101,9 @@ class Timeline:
         exposed_seconds: when the cores wait for collectives.
         copy_wait_seconds: when they wait for copies between memories.
         critical_path: the spans that make the step as long as it is, from its end back to its start.
-        utilisation: the time that the products would take at the chip's peak, as a share of the step; 0 where it was measured.
+        utilisation: the time that the matmuls would take at the chip's peak, as a share of the step; 0 where it was measured.
         lanes: every lane with the seconds for which it is busy.
-        shares: each collective with what of it is hidden.
+        shares: each collective with the share of it that is overlapped.
         origin: how the times came about.
     """
 
@@ -124,7 +124,7 @@ class Timeline:
     origin: str = COMPILED
 
     def share(self, collective: Moved) -> Share | None:
-        """What of a collective is hidden; None of one that the replay does not hold."""
+        """How much of a collective is overlapped; None of one that the replay does not hold."""
         place = (collective.computation, collective.name)
         return next((s for s in self.shares if (s.collective.computation, s.collective.name) == place), None)
 

@@ -9,7 +9,7 @@ from shardwise.schedule.timeline import MEASURED, Span, Timeline
 from shardwise.units import round_step
 
 MARKS = {"compute": "#", "product": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
-LEGEND = "M products, # other work, . waiting, = collectives, - copies between memories"
+LEGEND = "M matmuls, # other work, . waiting, = collectives, - copies between memories"
 
 
 def drawn(timeline: Timeline, width: int = 100) -> str:
@@ -49,7 +49,7 @@ def totals(timeline: Timeline) -> str:
     if timeline.copy_wait_seconds:
         micro["waiting for copies"] = timeline.copy_wait_seconds
     said = ", ".join(f"{name} {seconds * 1e6:,.1f} us" for name, seconds in micro.items())
-    return said + (f"; products at {timeline.utilisation:.0%} of the peak" if timeline.origin != MEASURED else "")
+    return said + (f"; matmuls at {timeline.utilisation:.0%} of the peak" if timeline.origin != MEASURED else "")
 
 
 def _row(spans: list[Span], step_seconds: float, columns: int) -> str:

@@ -26,7 +26,7 @@ _FACTORED = ("cholesky", "Cholesky", "InvertDiagBlocksLowerTriangular")
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How often an operation goes over its arrays, the FLOPs that it does besides products, and what is to be said of it."""
+    """How often an operation goes over its arrays, the FLOPs that it does besides matmuls, and what is to be said of it."""
 
     passes: float = 1.0
     flops: float = 0.0

@@ -1,4 +1,4 @@
-"""A scheduled computation as a tape of steps, in whole femtoseconds: work, transfers issued and awaited, and loops."""
+"""A scheduled computation as a stream of steps, in whole femtoseconds: work, transfers issued and awaited, and loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwise.chips.placing import Site
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.replaying.kernels import Cores, copied, kernel
 from shardwise.compiled.replaying.traffic import remote_traffic, traffic
-from shardwise.compiled.replaying.work import products
+from shardwise.compiled.replaying.work import matmuls
 from shardwise.compiled.text.flow import carries_on
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.loops import trip_count
@@ -30,7 +30,7 @@ class Work:
 
     name: str
     femtoseconds: int
-    is_product: bool
+    is_matmul: bool
     flops: float
     peak_seconds: float
     line: str
@@ -71,10 +71,10 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Other tapes run: one after the other, so often; or, of branches, the longest."""
+    """Other streams run: one after the other, so often; or, of branches, the longest."""
 
     name: str
-    tapes: tuple[Tape, ...]
+    streams: tuple[InstructionStream, ...]
     trips: int = 1
     is_loop: bool = False
     is_choice: bool = False
@@ -84,7 +84,7 @@ Step = Work | Issue | Await | Enter
 
 
 @dataclass(slots=True, eq=False)
-class Tape:
+class InstructionStream:
     """The steps of one computation, in the order of its schedule."""
 
     name: str
@@ -97,7 +97,7 @@ def femtoseconds(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Recorder:
-    """Makes the tapes of a module, each computation's once; notes what had to be assumed."""
+    """Makes the instruction streams of a module, each computation's once; notes what had to be assumed."""
 
     cores: Cores
     collectives: Mapping[tuple[str, str], Sequence[Collective]]
@@ -105,20 +105,20 @@ class Recorder:
     site: Site | None
     survey: Survey
     sources: Sources
-    tapes: dict[str, Tape] = field(default_factory=dict)
+    streams: dict[str, InstructionStream] = field(default_factory=dict)
     dones: dict[str, dict[str, Instruction]] = field(default_factory=dict)
 
     @property
     def module(self) -> Module:
         return self.cores.module
 
-    def tape(self, computation: Computation) -> Tape:
-        if computation.name not in self.tapes:
-            tape = self.tapes[computation.name] = Tape(computation.name)
+    def stream(self, computation: Computation) -> InstructionStream:
+        if computation.name not in self.streams:
+            stream = self.streams[computation.name] = InstructionStream(computation.name)
             ends: dict[str, list[str]] = {}
             for instruction in computation.instructions:
-                tape.steps += self._steps(computation, instruction, ends)
-        return self.tapes[computation.name]
+                stream.steps += self._steps(computation, instruction, ends)
+        return self.streams[computation.name]
 
     def _steps(self, home: Computation, instruction: Instruction, ends: dict[str, list[str]]) -> Iterator[Step]:
         """The steps of one instruction; `ends` are the starts that an instruction further on waits for."""
@@ -171,12 +171,12 @@ class Recorder:
         line = self.sources.line(instruction)
         if (whole := femtoseconds(seconds)) or found.flops:
             place, op_name = line.place if line else "", metadata(instruction).get("op_name", "")
-            yield Work(instruction.name, whole, found.is_product, found.flops, found.peak_seconds, place, op_name)
+            yield Work(instruction.name, whole, found.is_matmul, found.flops, found.peak_seconds, place, op_name)
 
     def _collective(
         self, home: Computation, instruction: Instruction, started: Sequence[Collective], ends: dict[str, list[str]]
     ) -> Iterator[Step]:
-        if instruction.cycles or products(self.cores.book, home, instruction):
+        if instruction.cycles or matmuls(self.cores.book, home, instruction):
             yield from self._work(home, instruction)
         transfers = []
         for collective in started:
@@ -236,18 +236,18 @@ class Recorder:
             called.sort(key=lambda pair: pair[0] != "condition")
         if instruction.opcode == "conditional":
             self.cores.note("a conditional: its longest branch runs here")
-        tapes = tuple(tape for _, computation in called if (tape := self.tape(computation)).steps)
+        streams = tuple(stream for _, computation in called if (stream := self.stream(computation)).steps)
         is_loop = instruction.opcode == "while"
-        if is_loop and len(tapes) > 1:  # its condition and its body are one trip
-            tapes = (Tape(instruction.name, [step for tape in tapes for step in tape.steps]),)
-        if tapes and trips:
-            yield Enter(instruction.name, tapes, trips, is_loop, instruction.opcode == "conditional")
+        if is_loop and len(streams) > 1:  # its condition and its body are one trip
+            streams = (InstructionStream(instruction.name, [step for stream in streams for step in stream.steps]),)
+        if streams and trips:
+            yield Enter(instruction.name, streams, trips, is_loop, instruction.opcode == "conditional")
 
 
 def record(
     cores: Cores, collectives: Sequence[Collective], routes: Mapping[str, Route] | None, site: Site | None = None
-) -> Tape:  # fmt: skip
-    """The tape of a module's entry."""
+) -> InstructionStream:  # fmt: skip
+    """The stream of a module's entry."""
     module = cores.module
     seen = survey(module)
     visited: dict[str, int] = {}
@@ -259,4 +259,4 @@ def record(
     # A computation that runs from several places has its collectives listed once for each.
     once = {key: found[: max(1, len(found) // visited.get(key[0], 1))] for key, found in started.items()}
     recorder = Recorder(cores, once, routes, site, seen, Sources(module))
-    return recorder.tape(module.entry) if module.entry else Tape("")
+    return recorder.stream(module.entry) if module.entry else InstructionStream("")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from shardwise.chips import Hardware, Memory, Torus
 from shardwise.compiled.replaying.demands import demand
-from shardwise.compiled.replaying.work import Workbook, products
+from shardwise.compiled.replaying.work import Workbook, matmuls
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.stated import stated_cost
@@ -30,10 +30,10 @@ _READS_A_PART = ("dynamic-slice", "slice", "gather")
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One instruction's time, of which `peak_seconds` its products would take at the chip's peak."""
+    """One instruction's time, of which `peak_seconds` its matmuls would take at the chip's peak."""
 
     seconds: float
-    is_product: bool = False
+    is_matmul: bool = False
     flops: float = 0.0
     peak_seconds: float = 0.0
 
@@ -67,9 +67,9 @@ def kernel(cores: Cores, home: Computation, instruction: Instruction) -> Kernel 
     target = _TARGET.search(instruction.attributes) if instruction.opcode == "custom-call" else None
     if instruction.opcode in FREE or (target and target[1] in FREE_CALLS):
         return None
-    made = products(cores.book, home, instruction)
-    flops = sum(product.flops for product in made)
-    peak = sum(product.flops / cores.hardware.flops(product.dtype, cores.mesh) for product in made)
+    made = matmuls(cores.book, home, instruction)
+    flops = sum(matmul.flops for matmul in made)
+    peak = sum(matmul.flops / cores.hardware.flops(matmul.dtype, cores.mesh) for matmul in made)
     cycles = instruction.cycles
     from_host = host_seconds(cores, moved_bytes(cores, home, instruction, in_host))
     if cycles and cores.clock_hz:

@@ -1,4 +1,4 @@
-"""The replay of a tape on lanes: every run of a computation on a clock of its own, so that equal trips are run once."""
+"""The replay of an instruction stream on lanes: every run on a clock of its own, so that equal trips are run once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from shardwise.compiled.replaying.instruction_stream import Await, Enter, Issue, Tape, Transfer, Work
+from shardwise.compiled.replaying.instruction_stream import Await, Enter, InstructionStream, Issue, Transfer, Work
 from shardwise.schedule.play import beside
 from shardwise.schedule.timeline import COMPUTE
 
@@ -63,7 +63,7 @@ class Run:
 
 @dataclass(slots=True)
 class Player:
-    """Runs tapes, each from the same lanes once.
+    """Runs instruction streams, each from the same lanes once.
 
     `slowdown`: how many times as long a matmul takes while one of the lanes `beside` it is busy.
     """
@@ -73,11 +73,11 @@ class Player:
     slowdown: float = 1.0
     beside: frozenset[str] = frozenset()
 
-    def play(self, tape: Tape, free: Free = (), *, last: bool = False) -> Run:
-        """Run a tape; the last one of a program waits for what nothing has waited for."""
-        key = (id(tape), free)
+    def play(self, stream: InstructionStream, free: Free = (), *, last: bool = False) -> Run:
+        """Run an instruction stream; the last one of a program waits for what nothing has waited for."""
+        key = (id(stream), free)
         if key not in self.known or last:
-            self.known[key] = _Lanes(self, dict(free)).run(tape, last)
+            self.known[key] = _Lanes(self, dict(free)).run(stream, last)
         return self.known[key]
 
 
@@ -92,9 +92,9 @@ class _Lanes:
         self.sent: list[Event] = []  # transfers of collectives that may still be on their way
         self.made = Run()
 
-    def run(self, tape: Tape, last: bool) -> Run:
-        """Play all steps; the last tape of a program also waits for what is still on its way."""
-        for step in tape.steps:
+    def run(self, stream: InstructionStream, last: bool) -> Run:
+        """Play all steps; the last stream of a program also waits for what is still on its way."""
+        for step in stream.steps:
             match step:
                 case Work():
                     self._work(step)
@@ -128,10 +128,10 @@ class _Lanes:
     def _work(self, step: Work) -> None:
         self.made.sums["flops",] += step.flops  # type: ignore[assignment]
         self.made.sums["peak_seconds",] += step.peak_seconds  # type: ignore[assignment]
-        kind = "product" if step.is_product else "compute"
+        kind = "product" if step.is_matmul else "compute"
         if step.femtoseconds:
             length = step.femtoseconds
-            if step.is_product and self.player.slowdown > 1:
+            if step.is_matmul and self.player.slowdown > 1:
                 moving = max((self.free[lane] - self.clock for lane in self.player.beside if lane in self.free), default=0)
                 length = round(beside(length, moving, self.player.slowdown))
             event = Event(step.name, COMPUTE, kind, self.clock, length, line=step.line, op_name=step.op_name)
@@ -179,17 +179,17 @@ class _Lanes:
 
     def _enter(self, step: Enter) -> None:
         if step.is_choice:
-            branches = [self.player.play(tape, self._left()) for tape in step.tapes]
+            branches = [self.player.play(stream, self._left()) for stream in step.streams]
             self._nest(step.name, max(branches, key=lambda run: run.length), 1, None)
             return
         if not step.is_loop:
-            for tape in step.tapes:
-                self._nest(step.name, self.player.play(tape, self._left()), 1, None)
+            for stream in step.streams:
+                self._nest(step.name, self.player.play(stream, self._left()), 1, None)
             return
         trip = 0
         while trip < step.trips:
             before = self._left()
-            run = self.player.play(step.tapes[0], before)
+            run = self.player.play(step.streams[0], before)
             settled = run.free == before
             if not settled and trip >= MOST_TRIPS_APART:
                 self.player.notes.append(f"the trips of {step.name} go on differing: those after {trip} are taken as alike")

@@ -1,4 +1,4 @@
-"""The FLOPs of products (dots, convolutions, kernels that state theirs): of an instruction, and of a whole program."""
+"""The FLOPs of matmuls (dots, convolutions, kernels that state theirs): of an instruction, and of a whole program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from shardwise.compiled.text import shapes
 from shardwise.compiled.text.hlo import Computation, Instruction, Module, Unread
 from shardwise.compiled.text.stated import stated_cost
-from shardwise.compiled.text.walk import WRAPS, Visit, is_product
+from shardwise.compiled.text.walk import WRAPS, Visit, is_matmul
 
 _KERNEL = re.compile(r'custom_call_target="[^"]*(tpu_custom_call|triton|mosaic)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
@@ -21,7 +21,7 @@ _CONTRACTED = re.compile(r'\blhs_contracting_dim(?:ension)?s"?[=:][\[{]([\d,\s"]
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatmulCost:
     """A dot, a convolution or a kernel: its FLOPs, an addition and a multiplication being two, and its operands' dtype."""
 
     flops: float
@@ -30,15 +30,15 @@ class Product:
 
 @dataclass(slots=True)
 class Workbook:
-    """The products of a module's computations, each looked up once, and those that cannot be read."""
+    """The matmuls of a module's computations, each looked up once, and those that cannot be read."""
 
     module: Module
-    known: dict[str, tuple[Product, ...]] = field(default_factory=dict)
+    known: dict[str, tuple[MatmulCost, ...]] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
 
 
-def product_flops(module: Module, instruction: Instruction, home: Computation | None = None) -> float:
-    """The FLOPs of the products that an instruction is, or runs as part of itself (of a fusion those inside it).
+def matmul_flops(module: Module, instruction: Instruction, home: Computation | None = None) -> float:
+    """The FLOPs of the matmuls that an instruction is, or runs as part of itself (of a fusion those inside it).
 
     >>> from shardwise.compiled.text.hlo import read
     >>> module = read('''HloModule jit_f
@@ -47,18 +47,18 @@ def product_flops(module: Module, instruction: Instruction, home: Computation | 
     ...   %b = f32[8,2]{1,0} parameter(1)
     ...   ROOT %d = f32[4,2]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
     ... }''')
-    >>> product_flops(module, module.entry.root)                      # 2 * 4 * 2 * 8
+    >>> matmul_flops(module, module.entry.root)                      # 2 * 4 * 2 * 8
     128.0
 
     Args:
         home: the computation that the instruction stands in; looked for where it is not given.
     """
     home = home or next(c for c in module.computations.values() if c.by_name.get(instruction.name) is instruction)
-    return sum((product.flops for product in products(Workbook(module), home, instruction)), 0.0)
+    return sum((matmul.flops for matmul in matmuls(Workbook(module), home, instruction)), 0.0)
 
 
 def flops_per_device(module: Module, visits: Iterable[Visit]) -> float:
-    """The FLOPs of products in one call of the program, on one device, loops by their trips (once where not known).
+    """The FLOPs of matmuls in one call of the program, on one device, loops by their trips (once where not known).
 
     Of a conditional's branches the one with the most counts.
     """
@@ -69,7 +69,7 @@ def flops_per_device(module: Module, visits: Iterable[Visit]) -> float:
 
     def total(visit: Visit, path: tuple[int, ...]) -> float:
         """The FLOPs of a visited computation, with what it runs."""
-        own = sum(p.flops for i in visit.computation.instructions for p in products(book, visit.computation, i))
+        own = sum(p.flops for i in visit.computation.instructions for p in matmuls(book, visit.computation, i))
         flops = own * (1 if visit.trips is None else visit.trips)
         for instruction in visit.computation.instructions:
             inner = entered.get((*path, id(instruction)), [])
@@ -94,32 +94,32 @@ def silent_kernels(module: Module) -> int:
     return sum(1 for i in called if _KERNEL.search(i.attributes) and stated_cost(i) is None)
 
 
-def products(book: Workbook, home: Computation, instruction: Instruction) -> tuple[Product, ...]:
-    """The products that an instruction is, or holds; those of what a loop or a call runs are not its own."""
-    if is_product(instruction):
+def matmuls(book: Workbook, home: Computation, instruction: Instruction) -> tuple[MatmulCost, ...]:
+    """The matmuls that an instruction is, or holds; those of what a loop or a call runs are not its own."""
+    if is_matmul(instruction):
         try:
-            return (_product(home, instruction),)
+            return (_matmul(home, instruction),)
         except (shapes.UnreadShapeError, LookupError, ValueError) as error:
             book.unread.append(Unread(instruction.line, instruction.name, f"its FLOPs cannot be read: {error}"))
             return ()
     if instruction.opcode not in WRAPS:
         return ()
-    return tuple(product for _, name in instruction.called() for product in _held(book, name))
+    return tuple(matmul for _, name in instruction.called() for matmul in _held(book, name))
 
 
-def _held(book: Workbook, name: str) -> tuple[Product, ...]:
+def _held(book: Workbook, name: str) -> tuple[MatmulCost, ...]:
     computation = book.module.computations.get(name)
     if computation is None:
         return ()
     if name not in book.known:
         book.known[name] = ()  # a computation that calls itself would not end
-        book.known[name] = tuple(p for i in computation.instructions for p in products(book, computation, i))
+        book.known[name] = tuple(p for i in computation.instructions for p in matmuls(book, computation, i))
     return book.known[name]
 
 
-def _product(home: Computation, instruction: Instruction) -> Product:
+def _matmul(home: Computation, instruction: Instruction) -> MatmulCost:
     if cost := stated_cost(instruction):
-        return Product(cost.flops, _multiplied(home, instruction))
+        return MatmulCost(cost.flops, _multiplied(home, instruction))
     first, second = (shapes.first(home.by_name[name].shape) for name in instruction.operands[:2])
     out = shapes.first(instruction.shape)
     if instruction.opcode == "convolution" or "$conv" in instruction.attributes:
@@ -127,10 +127,10 @@ def _product(home: Computation, instruction: Instruction) -> Product:
             first, out = out, first  # window and labels are those of the forward convolution
         elif "$convBackwardFilter" in instruction.attributes:
             second, out = out, second
-        return Product(_convolution_flops(first, out, second, instruction.attributes), first.dtype)
+        return MatmulCost(_convolution_flops(first, out, second, instruction.attributes), first.dtype)
     contracted = _CONTRACTED.search(instruction.attributes)
     places = [int(d) for d in re.findall(r"\d+", contracted[1])] if contracted else [len(first.dims) - 1]
-    return Product(2.0 * out.elements * math.prod(first.dims[place] for place in places), first.dtype)
+    return MatmulCost(2.0 * out.elements * math.prod(first.dims[place] for place in places), first.dtype)
 
 
 def _multiplied(home: Computation, instruction: Instruction) -> str:

@@ -1,4 +1,4 @@
-"""The process that compiles for `apart`: `python -m shardwise.compiled.targets.child DESCRIPTOR` answers until nobody asks."""
+"""The subprocess that compiles: `python -m shardwise.compiled.targets.child DESCRIPTOR` answers until nobody asks."""
 
 from __future__ import annotations
 

@@ -67,12 +67,12 @@ _made: dict[tuple[Request, str], Made] = {}
 _lock = threading.Lock()
 
 
-def compile_apart(program: Program, topology: Any, grid: Mesh, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Made:
+def compile_in_subprocess(program: Program, topology: Any, grid: Mesh, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Made:
     """Compile a program for devices that are not attached, in the helper; this process loads no compiler of theirs.
 
     >>> import jax
     >>> from shardwise.compiled.targets.programs import program_of
-    >>> found = compile_apart(program_of(jax.jit(lambda a: a * 2).lower(1.0)), "v5e:1x1", Mesh.parse("x=1"))
+    >>> found = compile_in_subprocess(program_of(jax.jit(lambda a: a * 2).lower(1.0)), "v5e:1x1", Mesh.parse("x=1"))
     >>> "is_scheduled=true" in found.text
     True
 
@@ -97,13 +97,13 @@ def compile_apart(program: Program, topology: Any, grid: Mesh, *, timeout_second
 
 
 def compile_once(program: Program, topology: Topology, grid: Mesh) -> Made:
-    """`compile_apart`, or what came of the same program before: compilers are deterministic, and take seconds.
+    """`compile_in_subprocess`, or what came of the same program before: compilers are deterministic, and take seconds.
 
     Raises:
-        CompileError, HardwareError, MeshError, MissingExtraError: as `compile_apart` raises them.
+        CompileError, HardwareError, MeshError, MissingExtraError: as `compile_in_subprocess` raises them.
     """
     key = Request(program, topology.name, grid.axes), repr(_environment())
-    made = _made.pop(key, None) or compile_apart(program, topology, grid)
+    made = _made.pop(key, None) or compile_in_subprocess(program, topology, grid)
     _made[key] = made  # the latest stands last
     while len(_made) > 1 and sum(len(each.text) for each in _made.values()) > REMEMBERED_BYTES:
         del _made[next(iter(_made))]

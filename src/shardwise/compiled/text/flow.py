@@ -30,13 +30,13 @@ _OPENS, _CLOSES = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 
 @dataclass(slots=True)
 class Flow:
-    """A computation with its users and the places of its products in the schedule."""
+    """A computation with its users and the places of its matmuls in the schedule."""
 
     module: Module
     survey: Survey
     computation: Computation
     users: dict[str, list[int]] = field(default_factory=dict)
-    products: list[int] = field(default_factory=list)
+    matmuls: list[int] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -45,16 +45,16 @@ class Flow:
             for operand in instruction.operands:
                 self.users.setdefault(operand, []).append(place)
             if self.survey.multiplies(instruction):
-                self.products.append(place)
+                self.matmuls.append(place)
 
     def using(self, instruction: Instruction) -> list[Instruction]:
         """The instructions that take what this one makes."""
         return [self.computation.instructions[place] for place in self.users.get(instruction.name, [])]
 
-    def products_between(self, first: int, last: int) -> tuple[str, ...]:
-        """The names of the products scheduled between two places."""
-        low, high = bisect.bisect_right(self.products, first), bisect.bisect_left(self.products, last)
-        return tuple(self.computation.instructions[place].name for place in self.products[low:high])
+    def matmuls_between(self, first: int, last: int) -> tuple[str, ...]:
+        """The names of the matmuls scheduled between two places."""
+        low, high = bisect.bisect_right(self.matmuls, first), bisect.bisect_left(self.matmuls, last)
+        return tuple(self.computation.instructions[place].name for place in self.matmuls[low:high])
 
     def opening(self, start: Instruction) -> Instruction:
         """Where the transfer of an asynchronous start begins: a start that takes nothing waits for its update."""

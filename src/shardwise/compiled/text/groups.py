@@ -97,7 +97,7 @@ def _on_mesh(match: re.Match[str]) -> Groups | None:
 
 def _ordered(text: str) -> np.ndarray | None:
     if text.startswith("["):
-        if "T" in text and "<=" not in text:  # [4,2]T(1,0): what is turned alone
+        if "T" in text and "<=" not in text:  # [4,2]T(1,0): what is transposed alone
             text = f"[{math.prod(_integers(text[1 : text.index(']')]))}]<={text}"
         match = _IOTA.match(text)
         grid = _iota(match) if match else np.arange(_integers(text[1:-1])[0])

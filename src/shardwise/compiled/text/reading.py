@@ -1,4 +1,4 @@
-"""From a module to its collectives: kind, axes, bytes on the wire, source line, trips, and what hides each."""
+"""From a module to its collectives: kind, axes, bytes on the wire, source line, trips, and what overlaps each."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class _Reader:
         held = float(sum(array.bytes for array in takes))
         numbers = [array for name in sent if (array := unpacked(site.home, name)) is not None]
         opening = flow.opening(site.runs)
-        hidden = flow.products_between(flow.places[opening.name], flow.places[closing.name]) if closing else ()
+        overlapping = flow.matmuls_between(flow.places[opening.name], flow.places[closing.name]) if closing else ()
         line, op_name, inferred = self._source(site, opening, closing or site.runs)
         moved = _held(instruction, numbers, size)
         largest = max(gives or takes, key=lambda array: array.bytes, default=shapes.Array("?", (), 0))
@@ -169,7 +169,7 @@ class _Reader:
             op_name=op_name,
             trips=trips,
             asynchronous=starts and '"is_sync":true' not in site.runs.attributes,
-            hidden_by=hidden if self.module.scheduled else (),
+            hidden_by=overlapping if self.module.scheduled else (),
             held_bytes=held,
             name=opening.name,
             computation=flow.computation.name,
@@ -216,7 +216,7 @@ class _Reader:
             op_name=op_name,
             trips=trips,
             asynchronous=True,
-            hidden_by=flow.products_between(starts, closing) if self.module.scheduled else (),
+            hidden_by=flow.matmuls_between(starts, closing) if self.module.scheduled else (),
             held_bytes=held,
             name=instruction.name,
             computation=flow.computation.name,

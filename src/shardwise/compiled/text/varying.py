@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
-from shardwise.compiled.text.walk import is_collective, is_product
+from shardwise.compiled.text.walk import is_collective, is_matmul
 
 Axes = frozenset[str]
 Value = Axes | tuple["Value", ...]  # of a tuple, those of its elements
@@ -72,7 +72,7 @@ class Varying:
         if instruction.opcode in ("fusion", "call"):
             inner = called.get("calls") or called.get("to_apply")
             return self.every if inner is None else self._computed(inner, taken)
-        differs = instruction.opcode in _DIFFERS and not is_product(instruction)
+        differs = instruction.opcode in _DIFFERS and not is_matmul(instruction)
         return self.every if differs or instruction.opcode.startswith("async-") else joined(taken)
 
     def _looped(self, body: Computation | None, condition: Computation | None, state: Value) -> Value:

@@ -17,9 +17,9 @@ KINDS = (
     "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute", "ragged-all-to-all",
     "collective-broadcast",
 )  # fmt: skip
-PRODUCTS = ("dot", "convolution", "ragged-dot", "scaled-dot")
-# Calls into the vendors' libraries of matrix products.
-PRODUCT_CALLS = ("__cublas$", "__cudnn$conv", "__triton_gemm", "__onednn$matmul", "__onednn$convolution")
+MATMULS = ("dot", "convolution", "ragged-dot", "scaled-dot")
+# Calls into the vendors' libraries of matmuls.
+MATMUL_CALLS = ("__cublas$", "__cudnn$conv", "__triton_gemm", "__onednn$matmul", "__onednn$convolution")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,17 @@ def is_collective(opcode: str) -> bool:
     return opcode.removesuffix("-start") in KINDS
 
 
-def is_product(instruction: Instruction) -> bool:
-    """Whether an instruction itself is a product: a matmul, a convolution, or a kernel that states FLOPs."""
+def is_matmul(instruction: Instruction) -> bool:
+    """Whether an instruction itself is a matmul: a dot, a convolution, or a kernel that states FLOPs."""
     if instruction.opcode == "custom-call":
         cost = stated_cost(instruction)
-        return cost.flops > 0 if cost else any(f'custom_call_target="{c}' in instruction.attributes for c in PRODUCT_CALLS)
-    return instruction.opcode in PRODUCTS
+        return cost.flops > 0 if cost else any(f'custom_call_target="{c}' in instruction.attributes for c in MATMUL_CALLS)
+    return instruction.opcode in MATMULS
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The computations of a module that hold a collective, or a product, themselves or in what they call."""
+    """The computations of a module that hold a collective, or a matmul, themselves or in what they call."""
 
     talking: frozenset[str]
     multiplying: frozenset[str]
@@ -111,8 +111,8 @@ class Survey:
         return is_collective(instruction.opcode) or self._runs(instruction, self.talking)
 
     def multiplies(self, instruction: Instruction) -> bool:
-        """Whether an instruction is a product, or runs one."""
-        return is_product(instruction) or self._runs(instruction, self.multiplying)
+        """Whether an instruction is a matmul, or runs one."""
+        return is_matmul(instruction) or self._runs(instruction, self.multiplying)
 
     def _runs(self, instruction: Instruction, those: frozenset[str]) -> bool:
         return instruction.opcode in RUNS and any(name in those for _, name in instruction.called())
@@ -126,7 +126,7 @@ def survey(module: Module) -> Survey:
         for instruction in computation.instructions:
             if is_collective(instruction.opcode):
                 talking.add(name)
-            if is_product(instruction):
+            if is_matmul(instruction):
                 multiplying.add(name)
             if instruction.opcode in RUNS:
                 for _, called in instruction.called():

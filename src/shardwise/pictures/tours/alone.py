@@ -1,4 +1,4 @@
-"""What a device would make of a product, a sum or a change of layout from what it holds alone: the wrong number beside
+"""What a device would make of a matmul, a sum or a change of layout from what it holds alone: the wrong number beside
 the right one. What it lacks counts as nothing, so that what it has is a share of the terms."""
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def alone(equation: Equation, mesh: Mesh, values: Mapping[str, np.ndarray | Shar
         shards = given if isinstance(given, list) else scatter(np.asarray(given), layout, mesh)
         held.append((layout, shards))
         wholes.append(assemble(shards, layout, mesh))
-    multiply = whole_product(equation)
+    multiply = whole_einsum(equation)
     right = multiply(wholes)
-    summands = int(np.prod([mesh.extent(layout.unreduced) for layout, _ in held], dtype=int))
-    of = multiply([np.ones_like(whole) for whole in wholes]) * summands
+    per_sum = int(np.prod([mesh.extent(layout.unreduced) for layout, _ in held], dtype=int))
+    of = multiply([np.ones_like(whole) for whole in wholes]) * per_sum
     result = equation.result.layout.on(mesh)
     for device, coordinate in enumerate(mesh.coordinates()):
         parts, masks = zip(*(_embedded(layout, shards[device], whole.shape, coordinate, mesh)
@@ -71,7 +71,7 @@ def alone(equation: Equation, mesh: Mesh, values: Mapping[str, np.ndarray | Shar
         )  # fmt: skip
 
 
-def whole_product(equation: Equation) -> Callable[[list[np.ndarray]], np.ndarray]:
+def whole_einsum(equation: Equation) -> Callable[[list[np.ndarray]], np.ndarray]:
     """What an equation makes of whole arrays."""
     index = {dim: number for number, dim in enumerate(equation.dims)}
     terms = [[index[dim] for dim in operand.dims] for operand in equation.operands]

@@ -47,7 +47,7 @@ def case_1() -> Tour:
              "and whole columns of B."), (Held(scene),)),
         Stop("what each device lacks", ("Nothing: each has all four terms of every number that it is to hold.",),
              (Alone(scene, equation),)),
-        Stop("multiply", ("Each device multiplies what it holds. Its product is its block of C.",), (Multiplied(scene),)),
+        Stop("multiply", ("Each device multiplies what it holds. The result is its block of C.",), (Multiplied(scene),)),
         Stop("C, in blocks", ("The rule of case 1: subscripts outside the sum pass on to the result.",), (Held(scene, 1),)),
         Stop("four forms, no collective", ("Wherever I and K are split, over different axes, nothing is sent.",), (
             Forms(("A[I, J] · B[J, K] -> C[I, K]", "A[I_x, J] · B[J, K] -> C[I_x, K]",
@@ -69,9 +69,9 @@ def case_2() -> Tour:
         Stop("one way: gather A", ("After an all-gather every device holds all of A, and case 1 is left.",), (Done(gathered),)),
         Stop("then multiply", ("Every device computes all of C: the same work, done twice.",),
              (Multiplied(gathered, 1, (0,)),)),
-        Stop("another way: slice B", ("Keep the rows of B that match your columns of A: nothing is sent. Each product is "
-             "then one summand of C.",), (Multiplied(sliced, 1),)),
-        Stop("then all-reduce C", ("The summands are added. Half the work on each device, and C moves instead of A.",),
+        Stop("another way: slice B", ("Keep the rows of B that match your columns of A: nothing is sent. Each matmul "
+             "then gives one partial sum of C.",), (Multiplied(sliced, 1),)),
+        Stop("then all-reduce C", ("The partial sums are added. Half the work on each device, and C moves instead of A.",),
              (Done(sliced, 2),)),
         Stop("both are equal", ("Which is better? It depends on the sizes and the links.",), (Equal(gathered, sliced),)),
         Stop("what the planner says", (), (Choice(equation, "x=2", LARGE),)),
@@ -83,13 +83,13 @@ def case_3() -> Tour:
     reduced = _scene(TWO, "[I, J_x]", "[J_x, K]", MULTIPLY, AllReduce("C", ("x",)))
     halves = _scene(TWO, "[I, J_x]", "[J_x, K]", MULTIPLY, ReduceScatter("C", "I", ("x",)), AllGather("C", "I", ("x",)))
     equation = "A[I, J_x] · B[J_x, K] -> C[I, K]"
-    return Tour("case-3", "both operands are split along the sum: multiply, then add the summands", (
+    return Tour("case-3", "both operands are split along the sum: multiply, then add the partial sums", (
         Stop("what every device holds", (equation, "Both are split along J: each device has the columns of A that match "
              "its rows of B."), (Held(reduced),)),
         Stop("what each device lacks", ("Each can multiply at once, and gets a number of the right shape that is wrong: "
              "half a sum.",), (Alone(reduced, equation),)),
-        Stop("multiply", ("C[I, K]{U_x}: every device holds one summand of C, as large as C.",), (Multiplied(reduced),)),
-        Stop("all-reduce C", ("The summands are added.",), (Done(reduced, 1),)),
+        Stop("multiply", ("C[I, K]{U_x}: every device holds one partial sum of C, as large as C.",), (Multiplied(reduced),)),
+        Stop("all-reduce C", ("The partial sums are added.",), (Done(reduced, 1),)),
         Stop("the law: scatter, then gather", ("An all-reduce is a reduce-scatter and an all-gather. If C may stay split, "
              "C[I_x, K], leave out the second half.",), (Equal(reduced, halves),)),
         Stop("in the notation", ("What stands between two arrows must be passed.",), (
@@ -137,7 +137,7 @@ def two_axes() -> Tour:
              (Placed(("A[I_x, J_y]", "B[J_y, K]"), "x=2, y=2", {"I": 8, "J": 16, "K": 4}),)),
         Stop("what each device lacks", ("Half of the terms of each of its sums: those along y.",),
              (Alone(scatter_columns, "A[I_x, J_y] · B[J_y, K] -> C[I_x, K]"),)),
-        Stop("multiply", ("Each device has one summand, 4 x 4, of its rows of C: C[I_x, K]{U_y}.",),
+        Stop("multiply", ("Each device has one partial sum, 4 x 4, of its rows of C: C[I_x, K]{U_y}.",),
              (Held(scatter_columns, 1),)),
         Stop("reduce-scatter over y: blocks of 4 x 2", (), (Done(scatter_columns, 1),)),
         Stop("or all-reduce over y: rows, 4 x 4", (), (Done(reduced, 1),)),
@@ -162,9 +162,9 @@ def collective_matmul() -> Tour:
              (Held(ring, 0, ("A",)),)),
         Stop("a ring", ("Each multiplies the row that it holds and passes it on to its neighbour meanwhile. After four ticks "
              "everyone has computed all of C.",), (Ring(ring),)),
-        Stop("what is hidden", ("A step now takes the longer of the two, multiply or transfer. The first block needs no "
+        Stop("what is overlapped", ("A step now takes the longer of the two, multiply or transfer. The first block needs no "
              "transfer at all.",), (Cost(fused),)),
-        Stop("three more rings", ("Whatever is gathered or scattered beside a product can be fused with it.",), (
+        Stop("three more rings", ("Whatever is gathered or scattered beside a matmul can be fused with it.",), (
             Said(("gather an operand    A[I_x, J] · B[J, K] -> C[I, K]         while it arrives",
                   "scatter the result   A[I, J_x] · B[J_x, K] -> C[I_x, K]     while sums leave",
                   "gather the result    A[I_x, J] · B[J, K] -> C[I, K]         part by part",
@@ -183,7 +183,7 @@ def layouts() -> Tour:
              (Placed(("A[I_x, J]", "A[I, J_y]"), "x=2, y=2", sizes),)),
         Stop("two axes on one dimension", ("I_{x,y} is split over x first, then over y. The other order puts other devices "
              "on the same blocks.",), (Placed(("A[I_{x,y}, J]", "A[I_{y,x}, J]"), "x=2, y=2", sizes),)),
-        Stop("summands", ("Unreduced over y: devices 0 and 1 each hold one summand of the first half.",),
+        Stop("partial sums", ("Unreduced over y: devices 0 and 1 each hold one partial sum of the first half.",),
              (Placed(("A[I_x, J]{U_y}",), "x=2, y=2", sizes),)),
         Stop("all layouts of a vector", (), (Sheet("A[I]", "x=2, y=2"),)),
         Stop("all layouts of a matrix", (), (Sheet("A[I, J]", "x=2, y=2"),)),

@@ -52,11 +52,11 @@ def all_reduce() -> Tour:
     scene = _scene("[I]{U_x}", values, AllReduce("A", ("x",)))
     halves = _scene("[I]{U_x}", values, ReduceScatter("A", "I", ("x",)), AllGather("A", "I", ("x",)))
     return Tour("all-reduce", "every device receives the sum", (
-        Stop("one summand on each device", ("A is unreduced over x: every device holds one summand of all of A, and A itself "
-             "is their sum, which nobody has.",), (Held(scene),)),
-        Stop("what each device lacks", ("A device that takes its summand for A is wrong: it has one of the four terms of each "
-             "number.",), (Alone(scene, "A[I]{U_x} -> A[I]"),)),
-        Stop("the all-reduce", ("The summands are added, and every device receives the sum.",), (Done(scene),)),
+        Stop("one partial sum on each device", ("A is unreduced over x: every device holds one partial sum of all of A, and "
+             "A itself is their sum, which nobody has.",), (Held(scene),)),
+        Stop("what each device lacks", ("A device that takes its partial sum for A is wrong: it has one of the four terms of "
+             "each number.",), (Alone(scene, "A[I]{U_x} -> A[I]"),)),
+        Stop("the all-reduce", ("The partial sums are added, and every device receives the sum.",), (Done(scene),)),
         Stop("the law: reduce-scatter, then all-gather", ("Summing parts first and gathering them after gives the same. "
              "So an all-reduce sends twice what an all-gather does.",), (Equal(scene, halves),)),
         Stop("in the notation", ("{U_x} behind the brackets: unreduced over x, the values are still partial sums.",), (
@@ -70,15 +70,15 @@ def reduce_scatter() -> Tour:
     scene = _scene("[I]{U_x}", values, ReduceScatter("A", "I", ("x",)))
     reduced = _scene("[I]{U_x}", values, AllReduce("A", ("x",)), Slice("A", "I", ("x",)))
     return Tour("reduce-scatter", "every device receives its part of the sum", (
-        Stop("one summand on each device", ("As before an all-reduce: every device holds one summand of all of A.",),
+        Stop("one partial sum on each device", ("As before an all-reduce: every device holds one partial sum of all of A.",),
              (Held(scene),)),
         Stop("what each device lacks", ("Device 0 is to hold A[0], device 1 A[1], and so on. Alone each has one of four "
              "terms of its number.",), (Alone(scene, "A[I]{U_x} -> A[I_x]"),)),
-        Stop("the reduce-scatter", ("Of each number the summands go to the device that is to keep it, and are "
+        Stop("the reduce-scatter", ("Of each number the partial sums go to the device that is to keep it, and are "
              "added there.",), (Done(scene),)),
         Stop("the law: half of an all-reduce", ("Reduce all, then keep your part: the same, and twice as much is sent. "
              "The other half is an all-gather.",), (Equal(scene, reduced),)),
-        Stop("in the notation", ("The summands vanish, {U_x}, and I is split, I_x.",), (
+        Stop("in the notation", ("The partial sums vanish, {U_x}, and I is split, I_x.",), (
             Said(("A[I]{U_x} -> A[I_x]", "",
                   'jax.lax.psum_scatter(a, "x", tiled=True)    # inside jax.shard_map')),)),
         Stop("the cost", (), (Cost(scene),)),

@@ -75,8 +75,8 @@ def _columns(board: Board) -> int:
     return max((widest + 3) * len(board.columns) + 1, len(board.name))
 
 
-def products(film: Film, number: int, devices: Sequence[int]) -> Iterator[Strip | Words]:
-    """A local product on some devices: operand · operand = result."""
+def matmuls(film: Film, number: int, devices: Sequence[int]) -> Iterator[Strip | Words]:
+    """A local matmul on some devices: operand · operand = result."""
     step = film.frames[number].step
     assert step is not None, "behind the last frame there is no step"
     before, after = moment(film, number, film.mesh.size), moment(film, number + 1, film.mesh.size)
@@ -87,7 +87,7 @@ def products(film: Film, number: int, devices: Sequence[int]) -> Iterator[Strip 
         for name in consumed(step):
             items += [*([Sign("·")] if items else []), _of(before[device], name)]
         result = _of(after[device], made)
-        shown = replace(result, name=f"a summand of {made}" if summed else result.name)
+        shown = replace(result, name=f"a partial sum of {made}" if summed else result.name)
         yield Strip(f"device {device}", (*items, Sign("="), shown))
     if len(devices) < film.mesh.size:
         shown = f"{len(devices)} of {film.mesh.size} devices {'is' if len(devices) == 1 else 'are'} shown"
@@ -115,11 +115,11 @@ def sends(film: Film, number: int) -> Words:
 
 
 def _sharers(film: Film, frame: int, name: str) -> list[list[int]]:
-    """The devices that hold the same part, and the same summand, of an array."""
+    """The devices that hold the same part, and the same partial sum, of an array."""
     groups: dict[object, list[int]] = {}
     for device in range(min(film.mesh.size, MOST_DEVICES)):
         holding = film.holding(frame, name, device)
-        groups.setdefault((bounds(holding.where), holding.summand), []).append(device)
+        groups.setdefault((bounds(holding.where), holding.partial_sum), []).append(device)
     return list(groups.values())
 
 

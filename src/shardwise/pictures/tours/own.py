@@ -55,7 +55,7 @@ def _steps(scene: Scene) -> Iterator[Stop]:
     for number, step in enumerate(scene.program.steps):
         if isinstance(step, Einsum):
             summed = scene.program.states()[number + 1][step.result].unreduced
-            said = f"Each product is a summand over {', '.join(sorted(summed))}." if summed else "Nothing is sent."
+            said = f"Each matmul gives a partial sum over {', '.join(sorted(summed))}." if summed else "Nothing is sent."
             title = "multiply" if len(step.operands) > 1 else "sum"
             yield Stop(title, (said,), (Multiplied(scene, number, _different(scene.program, number, step)),))
         else:
@@ -63,7 +63,7 @@ def _steps(scene: Scene) -> Iterator[Stop]:
 
 
 def _different(program: Program, number: int, step: Einsum) -> tuple[int, ...]:
-    """The first device, and the first that holds another part or summand of a product, if there is one."""
+    """The first device, and the first that holds another part or partial sum of a result, if there is one."""
     layout, mesh = program.states()[number + 1][step.result], program.mesh
     cut = {*layout.axes, *layout.unreduced}
     others = (device for device, at in enumerate(mesh.coordinates()) if any(at[axis] for axis in cut))

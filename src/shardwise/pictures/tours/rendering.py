@@ -19,8 +19,8 @@ from shardwise.pictures.flows import movement, value_text
 from shardwise.pictures.picture import Board, Part, Picture, Strip, Table, Words, wrapped
 from shardwise.pictures.placement import Placement
 from shardwise.pictures.sheet import sheet
-from shardwise.pictures.tours.alone import Short, alone, whole_product
-from shardwise.pictures.tours.holdings import changed, held, products, program_words, sends, step_words
+from shardwise.pictures.tours.alone import Short, alone, whole_einsum
+from shardwise.pictures.tours.holdings import changed, held, matmuls, program_words, sends, step_words
 from shardwise.pictures.tours.stops import (
     Alone,
     Check,
@@ -103,7 +103,7 @@ def _seen(look: Look, hardware: str, page: bool) -> Iterator[Part]:
                 else [*changed(_film(scene), step), sends(_film(scene), step)]
             )
         case Multiplied(scene, step, devices):
-            yield from products(_film(scene), step, devices)
+            yield from matmuls(_film(scene), step, devices)
         case Alone(scene, wanted):
             yield _shorts(scene, wanted)
         case Needed(scene):
@@ -233,7 +233,7 @@ def _checked(scene: Scene, equation: str) -> Iterator[Part]:
     yield from held(frames, len(frames.frames) - 1, (name,))
     arrays = scene.wholes()
     made = run(scene.program, *arrays)
-    same = np.array_equal(made, whole_product(parse(equation))(arrays))
+    same = np.array_equal(made, whole_einsum(parse(equation))(arrays))
     yield Words((f"The parts make {'' if same else 'NOT '}what np.einsum makes of the whole arrays.",))
 
 
@@ -332,8 +332,8 @@ def _priced_words(step: Step, cost: StepCost) -> Iterator[str]:
         sides = [f"{'+' if number else ' '} {label}{term.symbols}", term.numbers, seconds_text(term.seconds)]
         yield from _fitted(list(dict.fromkeys(sides)), "    = ", " = ")
     if isinstance(step, Fused):
-        hidden = max(cost.transfer_seconds - cost.exposed_seconds, 0.0)
-        moving = f"{seconds_text(cost.transfer_seconds)} of transfers, {seconds_text(hidden)} of it behind matmuls"
+        overlapped = max(cost.transfer_seconds - cost.exposed_seconds, 0.0)
+        moving = f"{seconds_text(cost.transfer_seconds)} of transfers, {seconds_text(overlapped)} of it behind matmuls"
         yield f"  along the critical path; {moving}"
     yield from (f"  {line}" for line in _fitted(price.letters, "", "; "))
 

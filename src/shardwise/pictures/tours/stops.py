@@ -52,7 +52,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """A local product on some devices, with its operands; the others do the same."""
+    """A local matmul on some devices, with its operands; the others do the same."""
 
     scene: Scene
     step: int = 0
@@ -84,7 +84,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Equations of one kind, what the planner makes of each, and whether that gives the whole product."""
+    """Equations of one kind, what the planner makes of each, and whether that gives the unsharded result."""
 
     equations: tuple[str, ...]
     scene: Scene

@@ -1,4 +1,4 @@
-"""What a process of a run tells of itself: to the launcher through a pipe, where there is one, and to itself for messages."""
+"""What a process of a run reports of itself: to the launcher through a pipe, where there is one, and to itself for messages."""
 
 from __future__ import annotations
 

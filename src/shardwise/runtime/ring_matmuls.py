@@ -1,4 +1,4 @@
-"""Local products inside of a ring: one einsum, what is cut of its operands, and where its result is laid."""
+"""Local matmuls inside of a ring: one einsum, what is cut of its operands, and where its result is laid."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from jax.sharding import NamedSharding, get_abstract_mesh
 from shardwise.runtime.arrays import explicit_axes
 
 Term = tuple[Any, ...]  # an array's dimensions, by name or number
-Operands = Sequence[Sequence[Any]]  # the arrays of each of some products
+Operands = Sequence[Sequence[Any]]  # the arrays of each of some matmuls
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class LocalMatmul:
     """An einsum of arrays with these terms."""
 
     terms: tuple[Term, ...]
     out: Term
 
 
-def new_dim(products: Sequence[Product]) -> Any:
-    """A dimension that none of these products has."""
-    taken = {dim for made in products for term in (*made.terms, made.out) for dim in term}
+def new_dim(matmuls: Sequence[LocalMatmul]) -> Any:
+    """A dimension that none of these matmuls has."""
+    taken = {dim for made in matmuls for term in (*made.terms, made.out) for dim in term}
     return next(dim for dim in (("stacked", number) for number in range(len(taken) + 1)) if dim not in taken)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How products are computed and summed: as `jnp.einsum` takes them, and the dtype of running sums."""
+    """How matmuls are computed and summed: as `jnp.einsum` takes them, and the dtype of running sums."""
 
     precision: Any = None
     preferred: Any = None
@@ -41,7 +41,7 @@ class Numbers:
 
     @property
     def backwards(self) -> Numbers:
-        """For the products of a derivative, whose dtypes are those of their operands."""
+        """For the matmuls of a derivative, whose dtypes are those of their operands."""
         return Numbers(self.precision, None, self.accumulate)
 
     def of_result(self, arrays: Sequence[Any]) -> Any:
@@ -49,22 +49,22 @@ class Numbers:
         return jnp.dtype(self.preferred) if self.preferred is not None else jnp.result_type(*arrays)
 
 
-def product(arrays: Sequence[Any], wanted: Product, numbers: Numbers, *, is_summand: bool = False) -> Any:
+def matmul(arrays: Sequence[Any], wanted: LocalMatmul, numbers: Numbers, *, accumulated: bool = False) -> Any:
     """One local einsum, in the dtype of running sums where it is to be added to one."""
     if wanted.terms == (wanted.out,):
         return arrays[0]
     names: dict[Any, int] = {}
     terms = [[names.setdefault(dim, len(names)) for dim in term] for term in wanted.terms]
     pairs = (x for pair in zip(arrays, terms, strict=True) for x in pair)
-    dtype = numbers.accumulate if is_summand and numbers.accumulate is not None else numbers.preferred
+    dtype = numbers.accumulate if accumulated and numbers.accumulate is not None else numbers.preferred
     return jnp.einsum(*pairs, [names[dim] for dim in wanted.out], precision=numbers.precision, preferred_element_type=dtype)
 
 
 def held_back(operands: Operands, *events: Any) -> tuple[Operands, *tuple[Any, ...]]:
-    """Operands for products that are made when the events are there, and those.
+    """Operands for matmuls that are made when the events are there, and those.
 
-    Of each product the smallest operand waits. Whatever waits, a compiler that wants it in another layout copies anew for
-    every product; the rest it copies once.
+    Of each matmul the smallest operand waits. Whatever waits, a compiler that wants it in another layout copies anew for
+    every matmul; the rest it copies once.
     """
     least = [min(range(len(arrays)), key=lambda k: arrays[k].size) for arrays in operands]
     waiting, *past = lax.optimization_barrier(([arrays[k] for arrays, k in zip(operands, least, strict=True)], *events))
@@ -72,11 +72,11 @@ def held_back(operands: Operands, *events: Any) -> tuple[Operands, *tuple[Any, .
     return held, *past
 
 
-def all_extents(operands: Operands, products: Sequence[Product]) -> dict[Any, int]:
-    """The size of every dimension of some products on this device."""
+def all_extents(operands: Operands, matmuls: Sequence[LocalMatmul]) -> dict[Any, int]:
+    """The size of every dimension of some matmuls on this device."""
     pairs = (
         (array, term)
-        for arrays, made in zip(operands, products, strict=True)
+        for arrays, made in zip(operands, matmuls, strict=True)
         for array, term in zip(arrays, made.terms, strict=True)
     )
     return {dim: size for array, term in pairs for dim, size in zip(term, array.shape, strict=True)}
@@ -92,7 +92,7 @@ def cut(array: Any, term: Term, dim: Any, start: Any, size: int) -> Any:
 def laid(onto: Any, part: Any, at: int, start: Any, size: int) -> Any:
     """Write a part of an array of `size` along one dimension; `onto` is None for the first part.
 
-    The room is not filled before: zeros would cost as much as the products.
+    The room is not filled before: zeros would cost as much as the matmuls.
     """
     if part.shape[at] == size:
         return part
