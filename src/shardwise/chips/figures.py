@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardwise.mesh import Mesh
 
 # How a dtype without a figure of its own is estimated: as another dtype, slower by a factor.
-_RECKONED_AS = {
+_ESTIMATED_AS = {
     "float16": ("bfloat16", 1.0),
     "complex64": ("float32", 4.0),  # a complex product is four real ones
     "complex128": ("float64", 4.0),
@@ -206,7 +206,7 @@ class Hardware:
         figures = {name: figure.value for name, figure in self.flops_per_s}
         factor = 1.0
         while dtype not in figures:
-            dtype, slower = _RECKONED_AS.get(dtype, ("float32", 1.0))
+            dtype, slower = _ESTIMATED_AS.get(dtype, ("float32", 1.0))
             factor *= slower
         return figures[dtype] / factor / self.sharers(mesh)
 

@@ -20,8 +20,8 @@ def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...],
     """Seconds that no program from one layout to another is faster than.
 
     However it goes, some device must receive what it has not of its part of the result; and no collective brings a device
-    more bytes a second than all its links do. Where summands are added up, it has nothing of its part yet: every
-    element needs at least one summand of another device.
+    more bytes a second than all its links do. Where partial sums are added up, it has nothing of its part yet:
+    every element needs at least one of another device.
 
     >>> from shardwise.chips import hardware
     >>> costs = Costs(hardware("h100"), Mesh.parse("x=8"), "bfloat16")

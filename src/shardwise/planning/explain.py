@@ -58,7 +58,7 @@ def loses(best: Estimate, other: Estimate) -> str:
     extra_moving = other.exposed_seconds - best.exposed_seconds
     extra_compute = other.compute_seconds - best.compute_seconds
     if other.redundancy > best.redundancy * 1.01:
-        parts.append(f"every product is computed {other.redundancy:.3g} times (+{seconds_text(extra_compute)})")
+        parts.append(f"every matmul is computed {other.redundancy:.3g} times (+{seconds_text(extra_compute)})")
     elif extra_compute > 0.01 * best.seconds:
         parts.append(f"slower local work (+{seconds_text(extra_compute)})")
     if extra_moving > 0.001 * best.seconds:

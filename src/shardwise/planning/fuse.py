@@ -29,7 +29,7 @@ from shardwise.steps import (
 )
 
 CHUNKS = (1, 2)
-SPREAD_CHUNKS = (2, 4, 8)  # of a product that is sent while the rest is made
+PIPELINED_CHUNKS = (2, 4, 8)  # of a matmul whose parts are sent while the rest is made
 MOST_FORMS = 64
 
 
@@ -159,7 +159,7 @@ def forms_of(step: Fused, ways: Sequence[Way] = WAYS) -> Iterator[Fused]:
     if isinstance(step, RotateEinsum):
         yield step
         return
-    for way, chunks in itertools.product(ways, SPREAD_CHUNKS if isinstance(step, EinsumGather) else CHUNKS):
+    for way, chunks in itertools.product(ways, PIPELINED_CHUNKS if isinstance(step, EinsumGather) else CHUNKS):
         if way != "folded" or len(moved_axes(step)) == 1:
             yield replace(step, way=way, chunks=chunks)
 
