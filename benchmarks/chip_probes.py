@@ -33,14 +33,17 @@ MATMUL = Einsum(("A", "B"), "C", ("I", "K"))
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something that a core or a link does: `product`, `compute`, `copy`, `wait` or `transfer`; `is_transposed` where a copy
-    changes the order of dimensions in memory."""
+    """Something that a core or a link does: `product`, `compute`, `copy`, `wait` or `transfer`."""
 
     kind: str
     name: str
     start_seconds: float
     seconds: float
     moves: str = ""  # the kind of the collective
+
+    @property
+    def end_seconds(self) -> float:
+        return self.start_seconds + self.seconds
 
     @property
     def is_work(self) -> bool:
@@ -61,11 +64,22 @@ class Found:
     def product_seconds(self) -> float:
         return sum(piece.seconds for piece in self.pieces if piece.kind == "product")
 
+    @property
+    def is_overlapped(self) -> bool:
+        """Whether a transfer and a matmul run at the same time."""
+        moves = [piece for piece in self.pieces if piece.kind == "transfer"]
+        return any(
+            min(piece.end_seconds, move.end_seconds) > max(piece.start_seconds, move.start_seconds)
+            for move in moves
+            for piece in self.pieces
+            if piece.kind == "product"
+        )
+
     def work_seconds(self, when: str = "") -> float:
-        """Seconds of what lays out or copies: all of it, or `before` the collective's end, or `after`."""
         return sum(piece.seconds for piece in self.work(when))
 
     def work(self, when: str = "") -> list[Piece]:
+        """What lays out or copies: all of it, or what starts `before` the collective's data is on its way, or `after`."""
         moved = [piece.start_seconds for piece in self.pieces if piece.kind in ("transfer", "wait") and piece.moves]
         chosen = [piece for piece in self.pieces if piece.is_work]
         if when and moved:

@@ -89,7 +89,7 @@ def of_products(prober: Prober, _: Figures) -> Figures:
 
     others, short = [product(*shape) for shape in PRODUCTS], [product(*shape) for shape in SHORT]
     fit, count = figures.fitted(others, short), len(others) + len(short)
-    by = f"by the compiler's cycles for bfloat16 matmuls, with which the price of {count} is nearest: median error {fit.error:.0%}"
+    by = f"by the compiler's cycles: the price of {count} bfloat16 matmuls is nearest with it (median error {fit.error:.0%})"
     return {
         "efficiency": Derived(fit.efficiency, f"share of the peak that large ones reach, {by}", count),
         "results_per_s": Derived(
@@ -132,7 +132,9 @@ def of_gathers(prober: Prober, _: Figures) -> Figures:
     found = speed([each for each in gathers if each[0] > kept] + slices)
     least = [prober.kept(rows, 128).work_seconds() for rows in (8, 16, 64)]
     return {
-        "kept_bytes": Derived(kept, "the largest gathered array that is copied out at the speed of main memory, searched for", tried),
+        "kept_bytes": Derived(
+            kept, "the largest gathered array that is copied out at the speed of main memory, searched for", tried
+        ),
         "copied_bytes_per_s": times(
             found, cores, "bytes a second of the copies after gathers that end a program and of slices, the median",
             len(gathers) + len(slices),
@@ -185,8 +187,8 @@ def of_exchanges(prober: Prober, found: Figures) -> Figures:
         "laid_bytes_per_s": Derived(ALWAYS, "none is laid out anew", count)
         if laid is None
         else times(
-            laid, cores, "bytes a second of an all-to-all's shard in whole tiles, laid out before it, and after it for a matmul: "
-            "the median, alone and beside matmuls", count,
+            laid, cores, "bytes a second of an all-to-all's shard in whole tiles, laid out before it, and after it for a "
+            "matmul: the median, alone and beside matmuls", count,
         ),
         "turned_copies": Derived(
             copies, "copies of what an all-to-all in whole tiles made at a program's end, at the speed of copies: the median",
@@ -223,7 +225,7 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
     routed, most = figures.first(waits), int(max(waits))
     return {
         "cover_flops_per_byte": Derived(
-            cover, f"FLOPs for each byte, {some}" if cover < NEVER else f"as many as there are: it starts first, beside {MATMULS} matmuls",
+            cover, f"FLOPs for each byte, {some}" if cover < NEVER else f"all that there are: it starts before {MATMULS} matmuls",
             len(covered),
         ),
         "routed_from": Derived(
@@ -282,12 +284,7 @@ def is_sum(found: Found) -> bool:
 
 def of_gathers_ahead(prober: Prober, _: Figures) -> Figures:
     """Whether an all-gather runs beside a matmul that does not need it."""
-    pieces = prober.gather_beside(8192 // prober.four.size, 4096).pieces
-    moves = [piece for piece in pieces if piece.kind == "transfer"]
-    beside = any(
-        min(piece.start_seconds + piece.seconds, move.start_seconds + move.seconds) > max(piece.start_seconds, move.start_seconds)
-        for move in moves for piece in pieces if piece.kind == "product"
-    )  # fmt: skip
+    beside = prober.gather_beside(8192 // prober.four.size, 4096).is_overlapped
     how = "runs beside the first of two matmuls, which" if beside else "runs by itself, with two matmuls of which the first"
     return {"gathers_ahead": Derived(float(beside), f"an all-gather of 67 MB {how} does not need it", 1)}
 
