@@ -216,7 +216,8 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
     """Permutes beside matmuls: when they start; and whether they are asynchronous on larger slices."""
     covered = [covered_flops(prober.permute(rows, MATMULS), rows * SIDE * ITEM_BYTES) for rows in (8192, 16384, 32768)]
     cover = figures.covering(covered)
-    some = f"the most that are left between start and end of a permute of 17 to 67 MB beside {MATMULS} matmuls"
+    beside = f"of a permute of 17 to 67 MB beside {MATMULS} matmuls"
+    all_, some = f"all that there are, {beside}", f"FLOPs for each byte, the most between start and end {beside}"
     waits = {}
     for shape in ROUTED[prober.dimensions]:
         on = prober.slice(shape)
@@ -225,8 +226,7 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
     routed, most = figures.first(waits), int(max(waits))
     return {
         "cover_flops_per_byte": Derived(
-            cover, f"FLOPs for each byte, {some}" if cover < NEVER else f"all that there are: it starts before {MATMULS} matmuls",
-            len(covered),
+            cover, some if cover < NEVER else all_, len(covered)
         ),
         "routed_from": Derived(
             routed, f"permutes round a side are asynchronous on slices of up to {most} chips" if routed == NEVER
