@@ -226,7 +226,10 @@ def turning_shards(devices: int, least: float, most: float, seed: str) -> Iterat
 
 
 def small_exchanges(devices: int, count: int) -> Iterator[tuple[int, int]]:
-    """Sizes of all-to-alls of less than 100 kB on each device."""
+    """Sizes of all-to-alls of less than 100 kB on each device, in parts that mostly end within a tile."""
     random = Random("small exchanges")
-    for _ in range(count):
-        yield devices * 8 * random.randint(1, 6), devices * random.choice((8, 64, 128, 256))
+    while count:
+        i, j = devices * random.randint(4, 256), devices * random.randint(4, 256)
+        if ITEM_BYTES * i * j / devices < 1e5:
+            count -= 1
+            yield i, j
