@@ -169,7 +169,7 @@ class Prober:
         return self.function(function, [(rows, SIDE), (SIDE, SIDE), (SIDE, SIDE)], [False] * 3, on, grid)
 
     def gather_beside(self, rows: int, columns: int) -> Found:
-        """An all-gather that the second of two matmuls needs, and the first does not."""
+        """An all-gather to so many rows, which the second of two matmuls needs, and the first does not."""
         import jax
 
         on = self.four

@@ -285,7 +285,7 @@ def is_sum(found: Found) -> bool:
 
 def of_gathers_ahead(prober: Prober, _: Figures) -> Figures:
     """Whether an all-gather runs beside a matmul that does not need it."""
-    beside = prober.gather_beside(8192 // prober.four.size, 4096).is_overlapped
+    beside = prober.gather_beside(8192, 4096).is_overlapped
     how = "runs beside the first of two matmuls, which" if beside else "runs by itself, with two matmuls of which the first"
     return {"gathers_ahead": Derived(float(beside), f"an all-gather of 67 MB {how} does not need it", 1)}
 
