@@ -69,7 +69,7 @@ class Found:
         """Whether a transfer and a matmul run at the same time."""
         moves = [piece for piece in self.pieces if piece.kind == "transfer"]
         return any(
-            min(piece.end_seconds, move.end_seconds) > max(piece.start_seconds, move.start_seconds)
+            min(piece.end_seconds, move.end_seconds) - max(piece.start_seconds, move.start_seconds) > move.seconds / 100
             for move in moves
             for piece in self.pieces
             if piece.kind == "product"
