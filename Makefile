@@ -25,7 +25,7 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test test-fast lint format docs cheatsheet recipes package bench bench-overlap accuracy bench-gpu \
+.PHONY: help setup demo browser test test-fast lint format docs cheatsheet recipes package bench bench-overlap accuracy chips bench-gpu \
   bench-peers bench-diff fuzz soak golden clean
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo "make bench-overlap  transfers behind products, compiled for seven TPU slices (needs libtpu; an hour or two)"
 	@echo "make bench-steps  training steps with their transfers behind matmuls, for three TPU slices (needs libtpu; an hour or two)"
 	@echo "make accuracy    predictions against the clock on this host, and against the compilers; twenty minutes, best left alone"
+	@echo "make chips       the figures of TPU compilers, derived from small compiled programs, beside the catalogue's (ARGS=--write)"
 	@echo "make bench-gpu   where a GPU is: the catalogue's figures of it beside what it reaches"
 	@echo "make bench-peers jax.jit, PyTorch DTensor and NumPy beside it, in an environment of its own (.venv-peers)"
 	@echo "make bench-diff  what this tree costs against docs/benchmarks/baseline.json (ARGS=--store stores a new one)"
@@ -134,6 +135,9 @@ bench-steps: $(READY)
 
 accuracy: $(READY)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.accuracy $(ARGS)
+
+chips: $(READY)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.chips $(ARGS)
 
 bench-gpu: $(READY)
 	@$(BIN)/python -m benchmarks.gpu $(ARGS)
