@@ -62,7 +62,7 @@ def equation(text: str, mesh: str, planned: str, run: str, overlap: bool | str =
 
 EQUATIONS = [
     equation("A[I_x, J] · B[J, K] -> C[I, K]", "x=3", "I=16383,J=1024,K=2048", "I=12,J=2,K=3"),
-    equation("A[I_x, J] · B[J, K] -> C[I, K]", "x=4", "I=16384,J=1024,K=128", "I=32,J=2,K=3"),
+    equation("A[I_x, J] · B[J, K] -> C[I, K]", "x=4", "I=16384,J=8192,K=512", "I=32,J=2,K=3"),
     equation("A[I, J_x] · B[J_x, K] -> C[I_x, K]", "x=3", "I=4098,J=4098,K=4096", "I=12,J=6,K=2"),
     equation("A[I_x, J] · B[J, K_x] -> C[I, K_x]", "x=3", "I=8193,J=8192,K=28671", "I=9,J=2,K=3"),
     equation("A[B_x, D] · W[D_x, F] -> C[B_x, F]", "x=3", "B=4098,D=4098,F=4096", "B=3,D=9,F=2"),
