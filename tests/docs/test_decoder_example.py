@@ -18,7 +18,7 @@ import train_decoder
 from decoder import Sizes
 
 SMALL = Sizes(tokens=32, width=64, hidden=128, layers=2)
-LARGE = Sizes(layers=1)  # so large that transfers behind matmuls are faster
+LARGE = Sizes(layers=1, tokens=256)  # so large that transfers behind matmuls are faster
 
 
 @pytest.fixture(scope="module")
