@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from shardwise.planning.prices import STARTING
+from shardwise.planning.prices import started
 
 NEVER, ALWAYS = 1e9, 1e15  # what stands in the catalogue for more devices, and for more bytes, than there are
 CLOSE_ENOUGH = 1.03  # how near a limit is searched for
@@ -66,7 +66,7 @@ def leaving(short: Sequence[Product], start: float) -> float:
 def priced(product: Product, fit: Fit) -> float:
     """Seconds of a matmul by its price."""
     arithmetic = max(product.peak_seconds / fit.efficiency, product.results / fit.results_per_s)
-    return max(arithmetic + min(STARTING * arithmetic, fit.start_seconds), fit.least_seconds)
+    return started(arithmetic, fit.start_seconds, fit.least_seconds)
 
 
 def largest(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, int]:

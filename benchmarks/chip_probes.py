@@ -212,9 +212,9 @@ def found(audit: Any) -> Found:
     return Found(pieces, fetched, opcodes, tuple(each.kind for each in audit.collectives))
 
 
-def turning_shards(devices: int, least: float, most: float, seed: str) -> Iterator[tuple[int, int]]:
+def transposing_shards(devices: int, least: float, most: float, seed: str) -> Iterator[tuple[int, int]]:
     """Shards, without end, that lie by rows and that gathered along them lie by columns; `least` to `most` bytes then."""
-    random = Random(f"turning {seed}")
+    random = Random(f"transposing {seed}")
     while True:
         columns = 8 * random.randint(40, 800)
         whole = math.exp(random.uniform(math.log(least), math.log(most)))

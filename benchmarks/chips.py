@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks import chip_figures as figures
 from benchmarks.chip_figures import ALWAYS, NEVER, Derived, Product, largest, speed
-from benchmarks.chip_probes import ITEM_BYTES, ROUTED, SIDE, SUMMING, Found, Prober, small_exchanges, turning_shards
+from benchmarks.chip_probes import ITEM_BYTES, ROUTED, SIDE, SUMMING, Found, Prober, small_exchanges, transposing_shards
 from shardwise import chips, writing
 from shardwise.chips import Compiler, Figure, hardware, read
 from shardwise.commands.making import start, versions
@@ -144,22 +144,22 @@ def of_gathers(prober: Prober, _: Figures) -> Figures:
     }  # fmt: skip
 
 
-def of_turning(prober: Prober, found: Figures) -> Figures:
+def of_transposing(prober: Prober, found: Figures) -> Figures:
     """Copies after gathers whose result lies in another order."""
     n, cores = prober.four.size, prober.chip.devices_per_chip
     near = max(8 * MEGABYTE, found["near_bytes"].value or 0.0)
 
-    def turned(seed: str, least: float, most: float, count: int) -> float | None:
-        shards = islice(turning_shards(n, least, most, seed), count)
+    def transposed(seed: str, least: float, most: float, count: int) -> float | None:
+        shards = islice(transposing_shards(n, least, most, seed), count)
         return speed(
             (rows * n * columns * ITEM_BYTES, prober.gather(rows, columns).work_seconds("after")) for rows, columns in shards
         )
 
     says = "bytes a second of an array that is copied so that another dimension runs fastest, after gathers: the median"
-    far = turned("far", 1.1 * near, 3 * near, 4)
+    far = transposed("far", 1.1 * near, 3 * near, 4)
     return {
-        "turned_bytes_per_s": times(turned("near", 2 * MEGABYTE, 0.8 * near, 9), cores, says, 9),
-        "far_turned_bytes_per_s": Derived(ALWAYS, "the same of larger arrays: none is copied", 4)
+        "transposed_bytes_per_s": times(transposed("near", 2 * MEGABYTE, 0.8 * near, 9), cores, says, 9),
+        "far_transposed_bytes_per_s": Derived(ALWAYS, "the same of larger arrays: none is copied", 4)
         if far is None
         else times(far, cores, "the same of arrays that are not fetched", 4),
     }
@@ -294,7 +294,7 @@ GROUPS: tuple[tuple[tuple[str, ...], Callable[[Prober, Figures], Figures]], ...]
     (("efficiency", "results_per_s", "start_seconds", "least_seconds"), of_products),
     (("near_bytes",), of_near),
     (("kept_bytes", "copied_bytes_per_s", "slice_seconds"), of_gathers),
-    (("turned_bytes_per_s", "far_turned_bytes_per_s"), of_turning),
+    (("transposed_bytes_per_s", "far_transposed_bytes_per_s"), of_transposing),
     (("laid_bytes_per_s", "turned_copies", "least_copy_seconds"), of_exchanges),
     (("cut_bytes_per_s",), of_rings),
     (("cover_flops_per_byte", "routed_from"), of_permutes),

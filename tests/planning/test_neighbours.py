@@ -18,8 +18,8 @@ FIRST, LAST = Einsum(("X", "V"), "H", ("B", "F")), Einsum(("H", "W"), "Y", ("B",
 WEIGHT, WITHIN = AllGather("W", "F", ("x",)), GatherEinsum(AllGather("W", "F", ("x",)), LAST, "ring", 1)
 
 
-def made(steps, on: str = "v5e:4x4", x: str = "B, D", v: str = "D, F", batch: int = 8192) -> Candidate:
-    task = problem(parse(f"X[{x}] · V[{v}] · W[F_x, E] -> Y[B, E]"), SIZES | {"B": batch}, "x=4, y=4", on, dtype="bfloat16")
+def made(steps, on: str = "v5e:4x4", x: str = "B, D", v: str = "D, F", **sizes: int) -> Candidate:
+    task = problem(parse(f"X[{x}] · V[{v}] · W[F_x, E] -> Y[B, E]"), SIZES | sizes, "x=4, y=4", on, dtype="bfloat16")
     inputs = (("X", Layout.parse(x)), ("V", Layout.parse(v)), ("W", Layout.parse("F_x, E")))
     return priced(Program(task.mesh, inputs, steps, "Y"), costs_of(task), task)
 
@@ -70,12 +70,24 @@ def test_where_the_compiler_runs_gathers_by_themselves_none_is_beside_anything()
 @pytest.mark.parametrize("on", ["v5e:4x4", "v6e:4x4", "v5p:4x4x1"])
 def test_the_first_hops_of_a_ring_start_beside_a_collective_over_another_axis(on):
     """What it waits for its first block at the beginning is over by then, and no more."""
-    candidate = made((FIRST, AllReduce("H", ("y",)), WITHIN), on, x="B, D_y", v="D_y, F", batch=512)
+    candidate = made((FIRST, AllReduce("H", ("y",)), WITHIN), on, x="B, D_y", v="D_y, F", B=512)
     *before, ring = candidate.estimate.steps
     assert ring.ahead_seconds == pytest.approx(sum(cost.seconds for cost in before))
     assert 0 < ring.saved_seconds <= ring.transfer_seconds / 3 * (1 + 1e-9)
     sent = [span for span in candidate.timeline().spans if span.kind == "transfer" and span.lane.startswith("x")]
     assert sent[0].start_seconds < sum(cost.seconds for cost in before)
+
+
+def test_a_ring_that_starts_ahead_still_waits_for_the_inputs_that_are_fetched():
+    """What its matmuls wait for is in its seconds, by whose end the timeline's last matmul is over."""
+    candidate = made((AllGather("W", "F", ("x",)), RING, LAST), "v6e:4x4", x="B_y, D", B=2048, F=4096, E=256)
+    _, ring, _ = candidate.estimate.steps
+    assert ring.ahead_seconds
+    assert ring.fetched_seconds
+    line = candidate.timeline()
+    for number, cost in enumerate(candidate.estimate.steps, 1):
+        lane = [span for span in line.spans if span.lane == COMPUTE and span.line.startswith(f"step {number}")]
+        assert sum(span.seconds for span in lane) == pytest.approx(cost.seconds)
 
 
 def test_two_gathers_share_the_matmul_that_they_run_beside():

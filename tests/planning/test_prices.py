@@ -132,9 +132,9 @@ def test_blocks_lie_as_memory_holds_them():
     before, after = (1280, 1272), (5120, 1272)
     assert memory_order(before) == (1, 0)
     assert blocks_of("all-gather", (0, 0), before, after, memory_order(before)) == Blocks(target_first=True)
-    turned = blocks_of("all-gather", (0, 0), (1424, 608), (5696, 608), memory_order((1424, 608)))
-    assert turned.tiles == "whole"
-    assert turned.turned
+    laid = blocks_of("all-gather", (0, 0), (1424, 608), (5696, 608), memory_order((1424, 608)))
+    assert laid.tiles == "whole"
+    assert laid.transposed
 
 
 def test_what_is_gathered_for_a_matmul_is_not_put_together_before_it():

@@ -70,7 +70,7 @@ class Compiler:
     - How large an array may be that is fetched to the chip's own memory before a matmul or a copy works on it.
     - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product, and the least seconds; how large a
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
-    - Of arrays that are turned, so that another dimension runs fastest: bytes a second of those that are fetched, and of
+    - Of arrays that are transposed, so that another dimension runs fastest: bytes a second of those that are fetched, and of
       larger ones.
     - Of all-to-alls: bytes a second that are laid out anew before and after in whole tiles of the memory, and how often one
       is copied that ends a program.
@@ -91,8 +91,8 @@ class Compiler:
     cut_bytes_per_s: Figure
     kept_bytes: Figure
     laid_bytes_per_s: Figure
-    turned_bytes_per_s: Figure
-    far_turned_bytes_per_s: Figure
+    transposed_bytes_per_s: Figure
+    far_transposed_bytes_per_s: Figure
     turned_copies: Figure
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from shardwise.chips.links import wire_bytes
 from shardwise.layout import Axes, Layout
-from shardwise.planning.copies import Moved, with_copies
+from shardwise.planning.copies import Footprint, with_copies
 from shardwise.planning.fused_cost import ring_cost
 from shardwise.planning.neighbours import on_one_clock
 from shardwise.planning.prices import Costs, StepCost, einsum_flops
@@ -94,11 +94,10 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     held = {name: shard_bytes(name, layout) for name, layout in states[0].items()}  # by every live array
     inputs = sum(held.values())
     priced: list[StepCost] = []
-    wire: dict[tuple[str, Axes], float] = {}
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
     orders = {name: costs.order(shape_of(layout)) for name, layout in states[0].items()}  # in which each array lies in memory
     given_bytes = {name: (held[name], orders[name]) for name in held}
-    moved: list[Moved] = []
+    moved: list[Footprint] = []
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         took = sum([held[name] for name in consumed(step)])
         if product_of(step) is not None:
@@ -110,14 +109,10 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         took, made = _named(step, took, size, costs)
         blocks = step_blocks(step, before, after, shape_of, orders)
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
-        moved.append(Moved(took, made, blocks))
+        footprint = Footprint(took, made, blocks)
+        moved.append(footprint)
         last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None
-        if last and (copied := costs.leaving(kind(step), moved_axes(step), made, blocks, touched(step) in given)):
-            cost = replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
-        priced.append(cost)
-        if priced[-1].wire_bytes:
-            key = (kind(step) if product_of(step) is None else "collective-permute", moved_axes(step))
-            wire[key] = wire.get(key, 0.0) + priced[-1].wire_bytes
+        priced.append(_with_result_copied(step, cost, costs, footprint, touched(step) in given) if last else cost)
         for name in consumed(step):
             given.pop(name, None)
             held.pop(name, None)
@@ -134,12 +129,30 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         compute_seconds=total - exposed,
         communication_seconds=moving,
         flops=flops,
-        wire_bytes=wire,
+        wire_bytes=_sent(program.steps, priced),
         peak_memory_bytes=max([inputs, *(cost.live_bytes for cost in priced)]),
         exposed_fraction=exposed / moving if moving else 0.0,
         redundancy=flops * program.mesh.size / needed if needed else 1.0,
         steps=tuple(priced),
     )
+
+
+def _sent(steps: Sequence[Step], priced: Sequence[StepCost]) -> dict[tuple[str, Axes], float]:
+    """The bytes sent, by collective and axes."""
+    wire: dict[tuple[str, Axes], float] = {}
+    for step, cost in zip(steps, priced, strict=True):
+        if cost.wire_bytes:
+            key = (kind(step) if product_of(step) is None else "collective-permute", moved_axes(step))
+            wire[key] = wire.get(key, 0.0) + cost.wire_bytes
+    return wire
+
+
+def _with_result_copied(step: Step, cost: StepCost, costs: Costs, footprint: Footprint, given: bool) -> StepCost:
+    """The cost of a collective that ends a program, with the copy of what it made to where the result must stand."""
+    copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given)
+    if not copied:
+        return cost
+    return replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
 
 
 def step_blocks(

@@ -44,11 +44,11 @@ class _Product:
         return len(self.operands) > 1 and bool(frozenset.intersection(self.out[0], *(dims for dims, _ in self.operands)))
 
     def laid(self, costs: Costs, dim: str) -> float:
-        """Seconds to turn an operand that is cut along a dimension of the result, where several are summed: compilers do."""
+        """Seconds to transpose an operand cut along a dimension of the result, where several are summed: compilers do."""
         summed = frozenset.intersection(*(dims for dims, _ in self.operands)) - self.out[0]
         if len(self.operands) < 2 or len(summed) < 2:
             return 0.0
-        return costs.arithmetic.total(costs.turned(bytes_) for dims, bytes_ in self.operands if dim in dims)
+        return costs.arithmetic.total(costs.transposed(bytes_) for dims, bytes_ in self.operands if dim in dims)
 
     def cut_bytes(self, dim: str, share: float, gathered: int) -> float:
         """Bytes of what one share of `dim` meets in the other operands than the one that is gathered along it."""

@@ -114,7 +114,8 @@ def _begun_ahead(
     if not ahead or not ring.hides:
         return cost
     played = ring.played(ahead=costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))
-    saved, exposed = float(cost.seconds - played.seconds), min(played.exposed_seconds, ring.moving)
-    return replace(
-        cost, seconds=played.seconds, exposed_seconds=exposed, saved_seconds=cost.saved_seconds + saved, ahead_seconds=ahead
-    )
+    seconds = played.seconds
+    if cost.fetched_seconds:
+        seconds = seconds + costs.arithmetic.name("", cost.fetched_seconds, "s", "inputs fetched")
+    saved, exposed = cost.saved_seconds + float(cost.seconds - seconds), min(played.exposed_seconds, ring.moving)
+    return replace(cost, seconds=seconds, exposed_seconds=exposed, saved_seconds=saved, ahead_seconds=ahead)

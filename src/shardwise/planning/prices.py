@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardwise.chips import Compiler, Hardware, Memory, Torus
+from shardwise.chips import Hardware, Memory, Torus
 from shardwise.chips.algorithms import Ground, is_asynchronous, is_foldable, is_summed, used_routes
 from shardwise.chips.crowds import Pairs, crowd_of
 from shardwise.chips.hops import Hop, folded_hop, ring_hop
@@ -34,10 +34,10 @@ LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like 
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 SMALL = 4e5  # bytes: matmuls of less than 0.2 to 0.6 MB wait for nothing, and copies take their least
 NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
-# Copies that turn an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
+# Copies that transpose an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
 # dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
 EXCHANGED, TAKEN_APART = 1.8, 3.0
-EASILY = 0.55  # of what a chip keeps: up to this what is gathered along a dimension of its own is turned back at no cost
+EASILY = 0.55  # of what a chip keeps: up to this what is gathered along a dimension of its own is transposed back at no cost
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
     "reduce-scatter": "this compiler makes it an all-reduce and a slice",
@@ -168,7 +168,7 @@ class Costs:
             return 0.0
         match kind:
             case "all-to-all" if blocks.is_ragged or blocks.deep:
-                return self.arithmetic.longest(EXCHANGED * self.turned(in_bytes), 2 * compiler.least_copy_seconds.value)
+                return self.arithmetic.longest(EXCHANGED * self.transposed(in_bytes), 2 * compiler.least_copy_seconds.value)
             case "all-to-all":
                 return in_bytes * self.hardware.sharers(self.mesh) / compiler.laid_bytes_per_s.value
             case "all-gather" if summed:
@@ -193,20 +193,20 @@ class Costs:
             return self._memory(array_bytes, array_bytes)
         return array_bytes * self.hardware.sharers(self.mesh) / compiler.copied_bytes_per_s.value
 
-    def turned(self, array_bytes: float) -> float:
+    def transposed(self, array_bytes: float) -> float:
         """Seconds to copy an array so that another dimension runs fastest."""
         compiler = self.hardware.compiler
         if compiler is None:
             return 0.0
         kept = array_bytes <= compiler.near_bytes.value
-        speed = compiler.turned_bytes_per_s if kept else compiler.far_turned_bytes_per_s
+        speed = compiler.transposed_bytes_per_s if kept else compiler.far_transposed_bytes_per_s
         return array_bytes * self.hardware.sharers(self.mesh) / speed.value
 
     def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False) -> float:
         """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
 
-        What the chip holds leaves it as fast as its memory takes it, unless it is `turned`; blocks that a copy has laid out
-        already stand there. What was `given`, and not made, lies as it was: more of it is turned.
+        What the chip holds leaves it as fast as its memory takes it, unless it is `transposed`; blocks that a copy has laid out
+        already stand there. What was `given`, and not made, lies as it was: more of it is transposed.
         """
         compiler = self.hardware.compiler
         if compiler is None or kind not in ("all-gather", "all-to-all"):
@@ -217,15 +217,15 @@ class Costs:
             case ("all-gather", _) if summed:
                 return 0.0
             case ("all-gather", "lanes" | "torn") | (_, "rows" | "torn") if blocks.deep or kind == "all-to-all":
-                return self.turned(room)
+                return self.transposed(room)
             case "all-gather", "lanes" | "torn" if not given:
-                return self.turned(room)
+                return self.transposed(room)
             case "all-gather", "lanes":
-                return self.turned(room) * (1 if room <= EASILY * compiler.near_bytes.value else 2)
+                return self.transposed(room) * (1 if room <= EASILY * compiler.near_bytes.value else 2)
             case "all-gather", "torn":
-                return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.turned_bytes_per_s.value
-            case _ if blocks.turned or (blocks.deep and kind == "all-to-all"):
-                return self.turned(room)
+                return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.transposed_bytes_per_s.value
+            case _ if blocks.transposed or (blocks.deep and kind == "all-to-all"):
+                return self.transposed(room)
             case "all-to-all", _:
                 return compiler.turned_copies.value * self.copy(out_bytes)
             case _, "rows":
@@ -245,7 +245,7 @@ class Costs:
             return 0.0
         room = self._room(out_bytes, blocks)
         easy = room < SMALL or (blocks.tiles == "rows" and not blocks.deep)
-        return self._memory(0.0, room) if easy else self.turned(room)
+        return self._memory(0.0, room) if easy else self.transposed(room)
 
     def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
         """Of what one device sends in a collective, the bytes that leave its node, or its slice."""
@@ -314,9 +314,9 @@ class Costs:
             leaving = compiler.results_per_s.value / self.hardware.sharers(self.mesh)
             arithmetic /= compiler.efficiency.value
             arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
-            begun = arithmetic + start_seconds(compiler, arithmetic) * (NEXT if is_next and compiler.kept_bytes.value else 1.0)
             least = compiler.least_seconds.value * (LEAST_NEXT if is_next else 1.0)
-            arithmetic = begun if begun > arithmetic + least else arithmetic + least
+            sooner = NEXT if is_next and compiler.kept_bytes.value else 1.0
+            arithmetic = started(arithmetic, compiler.start_seconds.value, least, sooner)
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))
@@ -339,9 +339,13 @@ class Costs:
                 return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
 
 
-def start_seconds(compiler: Compiler, arithmetic: float) -> float:
-    """What a product takes beyond its arithmetic: a small one has less to fetch before it starts."""
-    return min(STARTING * arithmetic, compiler.start_seconds.value)
+def started(arithmetic: float, start: float, least: float, sooner: float = 1.0) -> float:
+    """Seconds of a matmul with its start: `start`, of which a small one has less, or `sooner` times that; at least `least`.
+
+    >>> [round(started(each, start=5.0, least=2.0), 1) for each in (0.1, 1.0, 10.0)]
+    [2.1, 4.0, 15.0]
+    """
+    return arithmetic + max(min(STARTING * arithmetic, start) * sooner, least)
 
 
 def turned_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:

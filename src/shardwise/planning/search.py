@@ -300,8 +300,6 @@ class Search:
 
     def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:
         """The cheapest program through each last einsum, or each layout where there is none; cheapest first."""
-        wanted = list(wanted)
-        self.root, self.result = root, next(iter(wanted), None)
         ways, onward = self._ways(root, wanted)
         best: dict[Any, Found] = {}
         for state, label in ways:
@@ -317,6 +315,8 @@ class Search:
 
     def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[Vertex, Label]], Table]:
         """Every state and label of the root's value as made, and the ways on from there."""
+        wanted = list(wanted)
+        self.root, self.result = root, next(iter(wanted), None)
         if isinstance(root, Leaf):
             ways = [(state, label) for state, found in self.table(root).items() for label in found]
         else:
@@ -328,8 +328,6 @@ class Search:
 
     def least_memory(self, root: Node, wanted: Iterable[State]) -> float:
         """The smallest peak of temporary bytes that any program has; needs `lean`."""
-        wanted = list(wanted)
-        self.root, self.result = root, next(iter(wanted), None)
         ways, onward = self._ways(root, wanted)
         peaks = (max(label.peak, rest.peak) for state, label in ways for rest in onward.get(state, ()))
         return min(peaks, default=math.inf)

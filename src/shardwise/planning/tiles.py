@@ -28,7 +28,7 @@ class Blocks(NamedTuple):
     """How the blocks lie in a shard that a collective joins or cuts.
 
     `first` and `target_first` say whether it joins or cuts along the first dimension (an all-to-all cuts along its target);
-    `deep` whether dimensions lie before the last two; `turned` whether what comes out would stand in another order as the
+    `deep` whether dimensions lie before the last two; `transposed` whether what comes out would stand in another order as the
     result of a program; `padded` is how many times its size that takes in memory.
     """
 
@@ -36,7 +36,7 @@ class Blocks(NamedTuple):
     target_first: bool = True
     tiles: Tiles = "whole"
     deep: bool = False
-    turned: bool = False
+    transposed: bool = False
     padded: float = 1.0
 
     @property
@@ -70,14 +70,14 @@ def memory_order(shape: tuple[int, ...]) -> Order:
     return best
 
 
-def _padded(shape: Sequence[int], order: Order, rows: int = 0) -> int:
-    """The elements that an array takes whose last dimensions are those of an order; with at least so many rows a tile."""
+def _padded(shape: Sequence[int], order: Order, whole_tiles: bool = False) -> int:
+    """The elements that an array takes whose last dimensions are those of an order; few rows take a smaller tile, or not."""
     if not order:
         return 1
     *_, one = order
     other = order[-2] if len(order) > 1 else None
     sublanes = 1 if other is None else shape[other]
-    tile = SUBLANES if rows or sublanes > 4 else 1 << (sublanes - 1).bit_length()
+    tile = SUBLANES if whole_tiles or sublanes > 4 else 1 << (sublanes - 1).bit_length()
     padded = _up(shape[one], LANES) * (1 if other is None else _up(sublanes, tile))
     return padded * math.prod(size for dim, size in enumerate(shape) if dim not in (one, other))
 
@@ -107,8 +107,8 @@ def blocks_of(
     dim, target = order.index(dims[0]), order.index(dims[1])
     size, made = [before[each] for each in order], [after[each] for each in order]
     deep, identity = any(one > 1 for one in made[:-2]), tuple(range(len(order)))
-    turned = memory_order(tuple(after)) != order
-    elements = _padded(made, identity, SUBLANES) if kind == "slice" else _padded(after, memory_order(tuple(after)))
+    transposed = memory_order(tuple(after)) != order
+    elements = _padded(made, identity, whole_tiles=True) if kind == "slice" else _padded(after, memory_order(tuple(after)))
     padded = elements / max(1, math.prod(made))
     match kind:
         case "all-gather":
@@ -120,7 +120,7 @@ def blocks_of(
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))
         case _:
             tiles = "whole"
-    return Blocks(first, target_first, tiles, deep, turned, padded)
+    return Blocks(first, target_first, tiles, deep, transposed, padded)
 
 
 def _is_whole(dim: int, shard: Sequence[int]) -> bool:
