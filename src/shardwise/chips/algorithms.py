@@ -110,14 +110,14 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
 def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, compiler: Compiler, on: Ground) -> bool:
     """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
 
-    It does over all devices of a slice, from some number of them on; and, on chips of one core, where a scatter's blocks are
-    `uncut`: no even number of tiles, or rows that end within one.
+    It does over all devices of a slice, from some number of them on; and where a scatter's blocks are `uncut`: they end within a
+    tile of memory, or, on chips of one core, are an odd number of tiles.
     """
     count = on.extent(axes)
     match kind:
         case "reduce-scatter":
             large = on.whole(axes) and on.is_even and count >= compiler.scatter_summed_from.value
-            return large or (uncut and on.hardware.devices_per_chip == 1 and on.shape is not None)
+            return large or (uncut and on.shape is not None)
         case "all-gather":
             large = count >= compiler.gather_summed_from.value and out_bytes <= compiler.gather_summed_bytes.value
             return on.whole(axes) and large

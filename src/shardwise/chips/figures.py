@@ -65,8 +65,9 @@ class Memory:
 class Compiler:
     """What a chip's own compiler makes of programs.
 
-    - Of local products: the share of the peak that large ones reach, how fast results leave, what the start costs, and what
-      the smallest takes.
+    - Of local products: the share of the peak that large ones reach; how fast results leave, to memory and where the chip keeps
+      them for a collective; of how many elements of a sum a pass of the multipliers adds the products, of fewer in the same
+      time; what the start costs, and what the smallest takes.
     - How large an array may be that is fetched to the chip's own memory before a matmul or a copy works on it.
     - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product, and the least seconds; how large a
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
@@ -83,6 +84,8 @@ class Compiler:
 
     efficiency: Figure
     results_per_s: Figure
+    kept_results_per_s: Figure
+    pass_elements: Figure
     start_seconds: Figure
     least_seconds: Figure
     near_bytes: Figure

@@ -21,9 +21,12 @@ from shardwise.planning.tiles import Blocks, Order
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
+    AllReduce,
     AllToAll,
+    CollectivePermute,
     Einsum,
     Fused,
+    ReduceScatter,
     Slice,
     Step,
     collectives_of,
@@ -66,7 +69,8 @@ def with_copies(
             case Einsum():
                 operand = _transposed(program, number, states[number], {name: inputs[name][1] for name in fetching.given})
                 size = costs.arithmetic.name("S", inputs[operand][0], "B", "bytes of a shard") if operand else 0.0
-                cost = fetching.read(step.operands, _near(cost, step, bytes_, inputs, fetching, costs))
+                cost = _near(cost, step, bytes_, inputs, fetching, costs, is_kept=_is_sent(_reader(program, number)))
+                cost = fetching.read(step.operands, cost)
                 cost = _beside(cost, costs.transposed(size), f"{operand} transposed for the all-to-all", costs)
             case _ if isinstance(step, Fused):
                 sent = {part.array for part in collectives_of(step)}
@@ -147,17 +151,22 @@ def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float
 
 def _near(
     cost: StepCost, step: Einsum, bytes_: Footprint, inputs: Mapping[str, tuple[float, Order | None]], fetching: _Fetching,
-    costs: Costs,
+    costs: Costs, *, is_kept: bool,
 ) -> StepCost:  # fmt: skip
-    """The cost of a matmul of inputs that have been fetched."""
+    """The cost of a matmul of inputs that have been fetched, or of one whose result the chip keeps for a collective."""
     mine = [inputs[name][0] for name in step.operands if name in fetching.given]
     fetched, _ = costs.fetched(mine)
-    if not fetched or len(mine) < len(step.operands):
+    near = fetched / sum(mine) if fetched and len(mine) == len(step.operands) else 0.0
+    if not near and not is_kept:
         return cost
-    near = fetched / sum(mine)
     flops = costs.arithmetic.name("FLOPs", cost.flops, "FLOPs")
     read = costs.arithmetic.name("read", float(bytes_.took) * (1 - near * (1 - FETCHED)), "B")
-    return _instead(cost, costs.einsum(flops, read, bytes_.made))
+    return _instead(cost, costs.einsum(flops, read, bytes_.made, is_kept=is_kept))
+
+
+def _is_sent(reader: Step | None) -> bool:
+    """Whether a collective takes what a step made."""
+    return isinstance(reader, AllGather | AllReduce | AllToAll | CollectivePermute | ReduceScatter)
 
 
 def _transposed(

@@ -156,7 +156,8 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None or self.ground is None:
             return False
-        return is_summed(kind, axes, out_bytes, blocks.tiles in ("one", "loose"), compiler, self.ground)
+        uncut = blocks.is_ragged or (blocks.tiles == "odd" and self.hardware.devices_per_chip == 1)
+        return is_summed(kind, axes, out_bytes, uncut, compiler, self.ground)
 
     def _laying(self, kind: CollectiveKind, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:
         """Seconds in which a collective's blocks are laid out in memory, beside their transfer."""
@@ -301,21 +302,28 @@ class Costs:
         taken = 0.0 if compiler is None else sum(size for size in sizes if SMALL <= size <= compiler.near_bytes.value)
         return taken, self._memory(self.arithmetic.name("inputs", taken, "B"), 0.0)
 
-    def einsum(self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False) -> float:
+    def einsum(
+        self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False, is_kept: bool = False
+    ) -> float:  # fmt: skip
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
 
         Where the catalogue knows what a chip's compiler makes of products, of the peak only the share that large ones
         reach, and no more results a second than leave the multipliers. One that `is_next` in a row of like products starts
-        sooner on a chip that holds arrays: what it needs is fetched while the one before runs.
+        sooner on a chip that holds arrays: what it needs is fetched while the one before runs. One whose result `is_kept` for
+        a collective, as far as the chip has room, multiplies in passes over its sums, and results leave faster.
         """
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
         compiler = self.hardware.compiler
         if compiler is not None and flops:
-            leaving = compiler.results_per_s.value / self.hardware.sharers(self.mesh)
             arithmetic /= compiler.efficiency.value
-            arithmetic = max(arithmetic, out_bytes / self.product_bytes / leaving)
-            least = compiler.least_seconds.value * (LEAST_NEXT if is_next else 1.0)
-            sooner = NEXT if is_next and compiler.kept_bytes.value else 1.0
+            results = out_bytes / self.product_bytes
+            is_kept = is_kept and out_bytes <= compiler.kept_bytes.value
+            leaving = compiler.kept_results_per_s if is_kept else compiler.results_per_s
+            if is_kept:
+                arithmetic = self.arithmetic.name("passes", _unfilled(flops, results, compiler), "", "not filled") * arithmetic
+            arithmetic = max(arithmetic, results / (leaving.value / self.hardware.sharers(self.mesh)))
+            least = compiler.least_seconds.value * (LEAST_NEXT if is_next or is_kept else 1.0)
+            sooner = NEXT if is_kept or (is_next and compiler.kept_bytes.value) else 1.0
             arithmetic = started(arithmetic, compiler.start_seconds.value, least, sooner)
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
@@ -337,6 +345,12 @@ class Costs:
                 return memory_seconds(memory, self.mesh, read_bytes, written_bytes)
             case _:
                 return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
+
+
+def _unfilled(flops: float, results: float, compiler: Compiler) -> float:
+    """How many times as long as the sums of a matmul its passes over them take: the last is not filled."""
+    passes = float(flops) / 2 / float(results) / compiler.pass_elements.value
+    return math.ceil(passes) / passes
 
 
 def started(arithmetic: float, start: float, least: float, sooner: float = 1.0) -> float:

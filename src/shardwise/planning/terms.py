@@ -25,6 +25,7 @@ _LETTERS = {
     "dispatch_seconds": ("dispatch", "s", "of a program"),
     "efficiency": ("efficiency", "", "the share of the peak that large matmuls reach"),
     "results_per_s": ("rate", "results/s"),
+    "kept_results_per_s": ("rate", "results/s", "kept for a collective"),
     "start_seconds": ("start", "s"),
     "cut_bytes_per_s": ("cut", "B/s", "cutting parts out of an array"),
     "laid_bytes_per_s": ("laid", "B/s", "laying out whole tiles of the memory"),

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Order = tuple[int, ...]  # dimensions by position, the slowest first
-# How blocks fill the tiles: whole tiles; of a scatter one tile, or an odd number of them, or `loose` rows, that end within one;
-# blocks that end within the rows of a tile, or within its lanes; `torn` are those that end within both.
-Tiles = Literal["whole", "one", "loose", "rows", "lanes", "torn"]
+# How blocks fill the tiles: whole tiles; of a scatter an `odd` number of them; blocks that end within the rows of a tile, or
+# within its lanes; `torn` are those that end within both.
+Tiles = Literal["whole", "odd", "rows", "lanes", "torn"]
 
 LANES, SUBLANES = 128, 8  # a tile has so many elements of the dimension that runs fastest, and so many of the next
-LOOSE = 1.06  # times its size, from which the rows of an array in whole tiles are laid out anew for some collectives
+MANY = 16  # blocks: of so many that have to be padded a sum is cheaper than a scatter
 
 
 class Blocks(NamedTuple):
@@ -102,7 +102,7 @@ def blocks_of(
     """
     if kind not in ("all-gather", "reduce-scatter", "all-to-all", "slice"):
         return PLAIN
-    order = order if order and kind != "reduce-scatter" else tuple(range(len(before)))
+    order = memory_order(tuple(after)) if kind == "reduce-scatter" else order or tuple(range(len(before)))
     first, target_first = dims[0] == 0, dims[1] == 0
     dim, target = order.index(dims[0]), order.index(dims[1])
     size, made = [before[each] for each in order], [after[each] for each in order]
@@ -114,7 +114,8 @@ def blocks_of(
         case "all-gather":
             tiles = _joined(dim, size)
         case "reduce-scatter":
-            tiles, target_first = _scattered(dim, made), first
+            outer = dims[0] < len(order) - 2
+            tiles, target_first = "whole" if outer else _scattered(dim, made, size[dim] // made[dim]), first
         case "all-to-all":
             tiles = "whole" if all(map(_is_whole, (dim, target), (size, made))) else "torn"
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))
@@ -138,20 +139,17 @@ def _joined(dim: int, shard: Sequence[int]) -> Tiles:
     return "torn" if shard[dim] % SUBLANES else "lanes"
 
 
-def _scattered(dim: int, shard: Sequence[int]) -> Tiles:
-    """How the blocks of a scatter lie; `one` that are no even number of tiles and cannot be laid the other way round.
+def _scattered(dim: int, shard: Sequence[int], count: int) -> Tiles:
+    """How so many blocks of a scatter lie, of those that no padding mends.
 
-    The product before it is laid out as the scatter wants it: nothing is copied. Behind another dimension only what is whole
-    the other way round, too, is scattered.
+    Of two dimensions the compiler pads the slower one, until the rows of each block fill tiles, and then moves each block to
+    its place: of many blocks that takes longer than their sum.
     """
     size, from_end = shard[dim], len(shard) - dim
     if from_end > 2:
-        return "whole"
+        return "rows"
+    if from_end == 1:
+        return "lanes" if size % LANES else "odd" if size % (2 * LANES) else "whole"
     if any(one > 1 for one in shard[:-2]):
-        return "whole" if size % LANES == 0 and shard[-1] % LANES == 0 else "one"
-    if from_end == 2:
-        odd = size % SUBLANES or (size > SUBLANES and size // SUBLANES % 2)
-        return "loose" if _up(shard[-1], LANES) > LOOSE * shard[-1] else "one" if odd else "whole"
-    turns = len(shard) > 1 and shard[-2] % LANES == 0 and size % SUBLANES == 0
-    tiles, rest = divmod(size, LANES)
-    return "whole" if (turns if rest else tiles % 2 == 0) else "one"
+        return "odd" if size % (2 * SUBLANES) else "whole"
+    return "rows" if size % SUBLANES and count >= MANY else "whole"
