@@ -18,7 +18,7 @@ from shardwise.chips import Hardware, Torus
 from shardwise.chips.topology import Topology
 from shardwise.mesh import Mesh
 from shardwise.planning.tiles import memory_order
-from shardwise.steps import AllGather, AllToAll, Einsum, GatherEinsum, ReduceScatter, Slice, Step
+from shardwise.steps import AllGather, AllReduce, AllToAll, Einsum, GatherEinsum, ReduceScatter, Slice, Step
 
 ITEM_BYTES = 2  # bfloat16
 SIDE = 1024  # of the matmuls beside a permute
@@ -119,6 +119,11 @@ class Prober:
 
     def matmul(self, i: int, j: int, k: int) -> Found:
         return self.steps("A[I, J] · B[J, K] -> C[I, K]", {"I": i, "J": j, "K": k}, MATMUL)
+
+    def kept_matmul(self, i: int, j: int, k: int) -> Found:
+        """A matmul whose result the chip keeps for an all-reduce."""
+        sizes = {"I": i, "J": self.four.size * j, "K": k}
+        return self.steps("A[I, J_x] · B[J_x, K] -> C[I, K]", sizes, MATMUL, AllReduce("C", X))
 
     def gather(self, rows: int, columns: int, on: Topology | None = None) -> Found:
         """An all-gather of so many rows of each device, which ends a program."""

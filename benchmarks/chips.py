@@ -28,6 +28,7 @@ from shardwise.commands.making import start, versions
 from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
 from shardwise.mesh import Mesh
+from shardwise.planning.prices import NEXT
 
 CATALOGUE = Path(chips.__file__).with_name("catalogue")
 MEGABYTE = 1e6
@@ -40,6 +41,7 @@ PRODUCTS = (
     (4096, 16384, 4096),
 )  # fmt: skip
 SHORT = ((4096, 128, 4096), (8192, 128, 4096), (8192, 256, 4096))
+KEPT = ((2048, 128, 4096), (4096, 128, 4096), (6144, 128, 4096))  # the same, with results of up to 50 MB
 GATHERED = (256, 512, 1024, 2048, 4096)  # rows of 8192 on a device of what is gathered or kept
 EXCHANGED = ((4096, 4096), (8192, 4096), (8192, 8192))
 RINGS = ((4096, 512, 4096), (4096, 512, 2048), (8192, 256, 4096))  # rows, a block of what is summed, columns
@@ -88,6 +90,7 @@ def of_products(prober: Prober, _: Figures) -> Figures:
     def product(i: int, j: int, k: int) -> Product:
         return Product(2 * i * j * k / peak, i * k, prober.matmul(i, j, k).product_seconds)
 
+    kept = [Product(2 * i * j * k / peak, i * k, prober.kept_matmul(i, j, k).product_seconds) for i, j, k in KEPT]
     others, short = [product(*shape) for shape in PRODUCTS], [product(*shape) for shape in SHORT]
     fit, count = figures.fitted(others, short), len(others) + len(short)
     by = f"by the compiler's cycles: the price of {count} bfloat16 matmuls is nearest with it (median error {fit.error:.0%})"
@@ -98,6 +101,12 @@ def of_products(prober: Prober, _: Figures) -> Figures:
             "elements of results a second, of matmuls with sums of 128 and 256, by the compiler's cycles",
             len(short),
         ),
+        "kept_results_per_s": Derived(
+            figures.leaving(kept, NEXT * fit.start_seconds) * prober.chip.devices_per_chip,
+            "the same of matmuls whose result the chip keeps for a collective",
+            len(kept),
+        ),
+        "pass_elements": Derived(None, "published with the chip: how wide its multipliers are", 0),
         "start_seconds": Derived(fit.start_seconds, f"what small ones take beyond these, {by}", count),
         "least_seconds": Derived(fit.least_seconds, "the smallest matmul, 8 x 128 x 128, by the compiler's cycles", 1),
     }
@@ -291,7 +300,7 @@ def of_gathers_ahead(prober: Prober, _: Figures) -> Figures:
 
 
 GROUPS: tuple[tuple[tuple[str, ...], Callable[[Prober, Figures], Figures]], ...] = (
-    (("efficiency", "results_per_s", "start_seconds", "least_seconds"), of_products),
+    (("efficiency", "results_per_s", "kept_results_per_s", "pass_elements", "start_seconds", "least_seconds"), of_products),
     (("near_bytes",), of_near),
     (("kept_bytes", "copied_bytes_per_s", "slice_seconds"), of_gathers),
     (("transposed_bytes_per_s", "far_transposed_bytes_per_s"), of_transposing),

@@ -18,6 +18,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, AxisType
 
+from benchmarks.flags import VARIANTS
 from benchmarks.step_programs import WAYS, laid_out, programs, step_of
 from shardwise import writing
 from shardwise.commands.making import versions
@@ -27,6 +28,8 @@ from shardwise.units import seconds_text
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 TARGETS = ("v5e:4x4", "v5p:2x2x4", "v6e:4x4")
 MESH = AbstractMesh((4, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+# Options that say how the compiler's own collectives overlap matmuls.
+OPTIONS = ("asynchronous collective fusion", "windowed einsum always", "windowed einsum never")
 HEAD = (
     "step",
     "layout",
@@ -34,6 +37,8 @@ HEAD = (
     "before",
     "after",
     "times as fast",
+    "by options",
+    "than that",
     "waiting before",
     "waiting after",
     "bound",
@@ -52,14 +57,14 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="compile nothing: write the page from the JSON")
     given = parser.parse_args()
     path = FOLDER / "steps.json"
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() and not given.fresh else {}
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for target in [] if given.page else given.on.split(","):
         for way in WAYS:
             for name, (loss, shapes, of_tokens) in programs(way).items():
                 chosen = name in (given.only.split(",") if given.only else [name])
                 chosen = chosen and way.name in (given.ways.split(",") if given.ways else [way.name])
                 key = f"{name} | {way.name} | {target}"
-                if not chosen or key in kept:
+                if not chosen or (key in kept and not given.fresh):
                     continue
                 kept[key] = _measured(step_of(loss), laid_out(MESH, way, shapes, of_tokens), target, given.seconds)
                 print(key, kept[key].get("speedup", kept[key].get("fault")), flush=True)
@@ -77,12 +82,14 @@ def _measured(step: Any, args: Any, target: str, seconds: float) -> dict[str, An
         return {"fault": one_line(str(error))[:300]}
     assert found.before is not None
     line = found.before.timeline
+    options = {name: seconds for name in OPTIONS if (seconds := _with_options(step, args, target, VARIANTS[name]))}
     busy = dict(line.lanes)
     wire = max((share for lane, share in busy.items() if lane.endswith(("+", "-"))), default=0.0)
     return {
         "before": found.before_seconds,
         "after": found.after_seconds,
         "speedup": found.speedup,
+        "options": options,
         "waiting_before": found.before_exposed,
         "waiting_after": found.after_exposed,
         "bound": max(line.compute_seconds, wire),
@@ -94,6 +101,23 @@ def _measured(step: Any, args: Any, target: str, seconds: float) -> dict[str, An
     }
 
 
+def _with_options(step: Any, args: Any, target: str, options: str) -> float | None:
+    """Seconds of the step as it is, compiled with options; None where the compiler refuses them."""
+    from shardwise.compiled.compiling import rehearse
+    from shardwise.measure.tries import variant
+
+    try:
+        found = rehearse(step, *args, on=target, mesh=MESH, compiler_options=dict(variant(options).options))
+    except ShardwiseError:
+        return None
+    return found.timeline().step_seconds
+
+
+def _than_options(row: dict[str, Any]) -> float:
+    """How many times as fast as the best that the compiler makes of the step, with options or without."""
+    return min(row["before"], *row.get("options", {}).values()) / row["after"]
+
+
 def _mean(numbers: Sequence[float]) -> str:
     return f"{math.exp(math.fsum(map(math.log, numbers)) / len(numbers)):.2f}" if numbers else "-"
 
@@ -103,23 +127,27 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
     yield (
         "Made by `make bench-steps`: one step of training each, forward and backward, compiled for a slice that is not "
         "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU "
-        "was measured. *Bound* is the longer of what the compiler's own computes and what its busiest link sends; *variants* "
-        "were compiled, the function as it is among them: two where no seconds were given for more.\n"
+        "was measured. *By options* is the step as it is with the best of three compiler options for overlap "
+        f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and what "
+        "its busiest link sends; *variants* were compiled, the function as it is among them: two where no seconds were given for more.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]
     tensor = [row["speedup"] for key, row in rows.items() if "TP" in key]
+    options = [_than_options(row) for row in rows.values() if "options" in row]
     if every:
         total = len(TARGETS) * sum(len(programs(way)) for way in WAYS)
         means = f"geometric mean {_mean(every)} times as fast, {_mean(tensor)} where TP is in the mesh"
+        means += f"; {_mean(options)} times as fast as with the best of the options ({len(options)} steps)"
         yield f"- {len(rows)} of {total} steps were compiled so far; {means}."
         yield f"- Least {min(every):.2f}, most {max(every):.2f}.\n"
     yield "| " + " | ".join(HEAD) + " |"
     yield "|" + "---|" * len(HEAD)
     for key, row in rows.items():
         times = [seconds_text(row[name]) for name in ("before", "after")]
+        beside = [seconds_text(min(row.get("options", {}).values(), default=row["before"])), f"{_than_options(row):.2f}"]
         waits = [seconds_text(row[name]) for name in ("waiting_before", "waiting_after")]
-        cells = [*key.split(" | "), *times, f"{row['speedup']:.2f}", *waits, seconds_text(row["bound"])]
+        cells = [*key.split(" | "), *times, f"{row['speedup']:.2f}", *beside, *waits, seconds_text(row["bound"])]
         changed = f"{len(row['changed'])} of {len(row['changed']) + row['left']}"
         yield "| " + " | ".join([*cells, changed, str(row["variants"])]) + " |"
     faults = {key: row["fault"] for key, row in kept.items() if "fault" in row}

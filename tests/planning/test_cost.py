@@ -22,7 +22,7 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
 from shardwise.planning.candidates import Candidate
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import Costs, einsum_flops
+from shardwise.planning.prices import NEXT, STARTING, Costs, einsum_flops
 from shardwise.planning.problem import problem
 from shardwise.planning.ranking import Ranking, rank
 from shardwise.steps import Fused, moved_axes
@@ -327,8 +327,10 @@ def test_the_headline_flips_with_the_hardware_and_prints_both_estimates(name, de
             compute = flops[way] / chip.flops("bfloat16", task.mesh)
             if chip.compiler:  # the share of the peak that is reached, and the results that leave in a second
                 results = SIZES["I"] * SIZES["K"] * flops[way] / products
-                compute = max(compute / chip.compiler.efficiency.value, results / chip.compiler.results_per_s.value)
-                compute += chip.compiler.start_seconds.value
+                keeps = way == "multiply" and chip.compiler.kept_bytes.value  # the chip, what a collective takes from there
+                rate = chip.compiler.kept_results_per_s if keeps else chip.compiler.results_per_s
+                compute = max(compute / chip.compiler.efficiency.value, results / rate.value)
+                compute += min(chip.compiler.start_seconds.value, STARTING * compute) * (NEXT if keeps else 1.0)
                 if way == "multiply":  # it starts when its inputs are fetched; the result is copied to where it must stand
                     inputs = (2 * SIZES["I"] * SIZES["J"] / devices, 2 * SIZES["J"] * SIZES["K"])
                     near = sum(size for size in inputs if size <= chip.compiler.near_bytes.value)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardwise.chips import Hardware, Memory, Torus
+from shardwise.chips import Compiler, Hardware, Memory, Torus
 from shardwise.chips.algorithms import Ground, is_asynchronous, is_foldable, is_summed, used_routes
 from shardwise.chips.crowds import Pairs, crowd_of
 from shardwise.chips.hops import Hop, folded_hop, ring_hop
