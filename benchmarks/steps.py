@@ -128,8 +128,9 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         "Made by `make bench-steps`: one step of training each, forward and backward, compiled for a slice that is not "
         "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU "
         "was measured. *By options* is the step as it is with the best of three compiler options for overlap "
-        f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and what "
-        "its busiest link sends; *variants* were compiled, the function as it is among them: two where no seconds were given for more.\n"
+        f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
+        "what its busiest link sends; *variants* were compiled, the function as it is among them: two where no seconds were "
+        "given for more.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]

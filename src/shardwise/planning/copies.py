@@ -4,7 +4,6 @@
   together first.
 - Inputs that the chip's own memory has room for are fetched there from the start on, whole, one after the other: a matmul
   or a slice waits for its own.
-- A matmul whose result an all-to-all cuts at once has an input transposed: one of two dimensions, the last of which is cut.
 
 Read off some 400 compiled programs of random shapes on five chips (libtpu 0.0.50).
 """
@@ -15,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from shardwise.layout import Layout
 from shardwise.planning.prices import FETCHED, Costs, StepCost
-from shardwise.planning.tiles import Blocks, Order
+from shardwise.planning.tiles import Blocks
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
@@ -45,19 +43,17 @@ class Footprint(NamedTuple):
 
 
 def with_copies(
-    program: Program, states: Sequence[Mapping[str, Layout]], found: Sequence[StepCost], moved: Sequence[Footprint],
-    inputs: Mapping[str, tuple[float, Order | None]], costs: Costs,
+    program: Program, found: Sequence[StepCost], moved: Sequence[Footprint], inputs: Mapping[str, float], costs: Costs
 ) -> list[StepCost]:  # fmt: skip
     """The cost of each step where it stands, from what it would be anywhere.
 
     Args:
-        states: the layouts before each step.
         found: the cost of each step alone; `moved` are the bytes of each.
-        inputs: of each input its bytes on a device, and the order of its dimensions in memory.
+        inputs: of each input its bytes on a device.
     """
     if costs.hardware.compiler is None:
         return list(found)
-    known, fetching = [], _Fetching(costs, {name: size for name, (size, _) in inputs.items()})
+    known, fetching = [], _Fetching(costs, dict(inputs))
     for number, (step, cost, bytes_) in enumerate(zip(program.steps, found, moved, strict=True)):
         match step:
             case Slice():
@@ -67,11 +63,8 @@ def with_copies(
                 seconds = _put_together(_reader(program, number), bytes_, costs)
                 cost = _beside(cost, seconds, "blocks put together", costs)
             case Einsum():
-                operand = _transposed(program, number, states[number], {name: inputs[name][1] for name in fetching.given})
-                size = costs.arithmetic.name("S", inputs[operand][0], "B", "bytes of a shard") if operand else 0.0
                 cost = _near(cost, step, bytes_, inputs, fetching, costs, is_kept=_is_sent(_reader(program, number)))
                 cost = fetching.read(step.operands, cost)
-                cost = _beside(cost, costs.transposed(size), f"{operand} transposed for the all-to-all", costs)
             case _ if isinstance(step, Fused):
                 sent = {part.array for part in collectives_of(step)}
                 cost = fetching.read([name for name in consumed(step) if name not in sent], cost)
@@ -150,11 +143,11 @@ def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float
 
 
 def _near(
-    cost: StepCost, step: Einsum, bytes_: Footprint, inputs: Mapping[str, tuple[float, Order | None]], fetching: _Fetching,
+    cost: StepCost, step: Einsum, bytes_: Footprint, inputs: Mapping[str, float], fetching: _Fetching,
     costs: Costs, *, is_kept: bool,
 ) -> StepCost:  # fmt: skip
     """The cost of a matmul of inputs that have been fetched, or of one whose result the chip keeps for a collective."""
-    mine = [inputs[name][0] for name in step.operands if name in fetching.given]
+    mine = [inputs[name] for name in step.operands if name in fetching.given]
     fetched, _ = costs.fetched(mine)
     near = fetched / sum(mine) if fetched and len(mine) == len(step.operands) else 0.0
     if not near and not is_kept:
@@ -167,16 +160,3 @@ def _near(
 def _is_sent(reader: Step | None) -> bool:
     """Whether a collective takes what a step made."""
     return isinstance(reader, AllGather | AllReduce | AllToAll | CollectivePermute | ReduceScatter)
-
-
-def _transposed(
-    program: Program, number: int, before: Mapping[str, Layout], orders: Mapping[str, Order | None]
-) -> str | None:  # fmt: skip
-    """The input that is transposed for a matmul, by the orders in which inputs lie in memory that are as they came."""
-    step, following = program.steps[number], next(iter(program.steps[number + 1 :]), None)
-    if not isinstance(following, AllToAll) or following.array != touched(step):
-        return None
-    for operand in consumed(step):
-        if orders.get(operand) == (0, 1) and before[operand].names[1] == following.target_dim:
-            return operand
-    return None

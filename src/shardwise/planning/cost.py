@@ -96,7 +96,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     priced: list[StepCost] = []
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
     orders = {name: costs.order(shape_of(layout)) for name, layout in states[0].items()}  # in which each array lies in memory
-    given_bytes = {name: (held[name], orders[name]) for name in held}
+    given_bytes = dict(held)
     moved: list[Footprint] = []
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         took = sum([held[name] for name in consumed(step)])
@@ -117,7 +117,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             given.pop(name, None)
             held.pop(name, None)
         held[touched(step)] = size
-    priced = with_copies(program, states, priced, moved, given_bytes, costs)
+    priced = with_copies(program, priced, moved, given_bytes, costs)
     priced = on_one_clock(program, states, priced, costs, sizes)
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
