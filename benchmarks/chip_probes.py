@@ -62,7 +62,7 @@ class Found:
 
     @property
     def product_seconds(self) -> float:
-        return sum(piece.seconds for piece in self.pieces if piece.kind == "product")
+        return sum(piece.seconds for piece in self.pieces if piece.kind == "matmul")
 
     @property
     def is_overlapped(self) -> bool:
@@ -72,7 +72,7 @@ class Found:
             min(piece.end_seconds, move.end_seconds) - max(piece.start_seconds, move.start_seconds) > move.seconds / 100
             for move in moves
             for piece in self.pieces
-            if piece.kind == "product"
+            if piece.kind == "matmul"
         )
 
     def work_seconds(self, when: str = "") -> float:

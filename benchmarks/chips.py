@@ -247,7 +247,7 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
 
 def covered_flops(found: Found, bytes_: float) -> tuple[float, float, bool]:
     """The FLOPs of matmuls between start and end of a permute, its bytes, and whether these are all that can be."""
-    seconds = {piece.name: piece.seconds for piece in found.pieces if piece.kind == "product"}
+    seconds = {piece.name: piece.seconds for piece in found.pieces if piece.kind == "matmul"}
     order = [(name, opcode) for name, opcode in found.opcodes if name in seconds or opcode.startswith("collective-permute")]
     places = [place for place, (_, opcode) in enumerate(order) if opcode.startswith("collective-permute")]
     names = [name for name, _ in order[:-1] if name in seconds]  # the last needs what is permuted

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.chips import Hardware
-from shardwise.chips.topology import HERE
-from shardwise.errors import PlanError, ShardwiseError, quoted
+from shardwise.chips.topology import HERE, Topology
+from shardwise.errors import HardwareError, PlanError, ShardwiseError, quoted
 from shardwise.layout import Layout
 from shardwise.notation import parse, parse_relayout
 from shardwise.planning.problem import DTYPE, Problem, problem
@@ -100,6 +100,7 @@ def plan(
     """
     with context(equation=equation, arrays=arrays or None, sizes=sizes, mesh=mesh):
         _check_flags(exact=exact)
+        _check_target(confirm)
         where: Any = confirm if hardware is None and confirm != HERE else hardware
         name = None if dtype is None else _dtype_name(dtype)
         if arrays:
@@ -109,6 +110,17 @@ def plan(
         found = ranked(task)
         candidates = found.candidates if confirm is None else _confirmed(found, confirm, mesh, arrays)
         return Plan(task, candidates, found.searched_all, found.floor_seconds)
+
+
+def _check_target(confirm: str | None) -> None:
+    """Refuse devices that are none, and say what else `confirm` takes."""
+    if confirm is None or confirm == HERE:
+        return
+    try:
+        Topology.parse(confirm)
+    except HardwareError as error:
+        here = f'or confirm="{HERE}", which runs the first candidates on the devices of the mesh'
+        raise HardwareError(f"confirm={quoted(confirm)}: {error}\n  {here}") from None
 
 
 def _confirmed(found: Ranking, on: str, mesh: Any, arrays: tuple[Any, ...]) -> tuple[Candidate, ...]:

@@ -31,9 +31,9 @@ from shardwise.steps import (
     collectives_of,
     consumed,
     describe,
+    einsum_of,
     moved_axes,
     parts,
-    product_of,
     touched,
 )
 
@@ -121,9 +121,9 @@ def _adds_parts(step: Step, before: Mapping[str, Layout]) -> bool:
         case GatherEinsum(gather, einsum):
             return gather.dim not in einsum.dims or _sums_parts(einsum, {**before, gather.array: _gathered(before, gather)})
         case Einsum() | EinsumGather():
-            product = product_of(step)
-            assert product is not None
-            return _sums_parts(product, before)
+            einsum = einsum_of(step)
+            assert einsum is not None
+            return _sums_parts(einsum, before)
         case AllGather() | AllToAll() | CollectivePermute() | Slice():
             return False
         case _:
@@ -159,8 +159,8 @@ def invarying_axes(program: Program) -> list[set[str]]:
 def _settled(step: Step, name: str) -> set[str]:
     """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
     moving = collectives_of(step)
-    product = product_of(step)
-    made = None if product is None else product.result
+    einsum = einsum_of(step)
+    made = None if einsum is None else einsum.result
     return {axis for part in moving if part.array in (name, made) for axis in part.axes}
 
 
@@ -213,26 +213,26 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
 
 
 def _check_fused(step: Fused, layouts: Mapping[str, Layout]) -> None:
-    product, gathers = product_of(step), [part for part in parts(step) if isinstance(part, AllGather)]
-    assert product is not None
+    einsum, gathers = einsum_of(step), [part for part in parts(step) if isinstance(part, AllGather)]
+    assert einsum is not None
     if isinstance(step, EinsumGather):
         gathers = []
-        if step.gather.array != product.result:
-            raise ProgramError(f"{step.gather.array} is gathered, and the product is {product.result}")
+        if step.gather.array != einsum.result:
+            raise ProgramError(f"{step.gather.array} is gathered, and the matmul is {einsum.result}")
     for gather in gathers:
-        if product.operands.count(gather.array) != 1:
-            raise ProgramError(f"{gather.array} is gathered, but is no operand of the product, or twice")
-        others = {dim for name in product.operands if name != gather.array for dim in layouts[name].names}
-        if gather.dim not in others | set(product.dims):
+        if einsum.operands.count(gather.array) != 1:
+            raise ProgramError(f"{gather.array} is gathered, but is no operand of the matmul, or twice")
+        others = {dim for name in einsum.operands if name != gather.array for dim in layouts[name].names}
+        if gather.dim not in others | set(einsum.dims):
             raise ProgramError(f"{gather.dim} is summed in {gather.array} alone: there is nothing to multiply block by block")
     if isinstance(step, RotateEinsum):
         axes, dims = [gather.axes for gather in gathers], {gather.dim for gather in gathers}
-        summed = len(dims) == 1 and not dims & set(product.dims)
-        both = sorted(gather.array for gather in gathers) == sorted(product.operands)
+        summed = len(dims) == 1 and not dims & set(einsum.dims)
+        both = sorted(gather.array for gather in gathers) == sorted(einsum.operands)
         if not both or not summed or list(map(len, axes)) != [1, 1] or axes[0] == axes[1]:
             raise ProgramError("two operands rotate along the one dimension that they sum, each over one axis of its own")
-    if isinstance(step, EinsumScatter) and step.scatter.array != product.result:
-        raise ProgramError(f"{step.scatter.array} is scattered, and the product is {product.result}")
+    if isinstance(step, EinsumScatter) and step.scatter.array != einsum.result:
+        raise ProgramError(f"{step.scatter.array} is scattered, and the matmul is {einsum.result}")
     if not isinstance(step, RotateEinsum) and (step.way not in WAYS or step.chunks < 1):
         raise ProgramError(f"a ring goes one of {', '.join(WAYS)}, in at least one chunk: not {step.way!r}, {step.chunks}")
     if not isinstance(step, RotateEinsum) and step.way == "folded" and len(moved_axes(step)) > 1:

@@ -153,7 +153,7 @@ def parts(step: Step) -> tuple[Step, ...]:
             return (step,)
 
 
-def product_of(step: Step) -> Einsum | None:
+def einsum_of(step: Step) -> Einsum | None:
     """The local einsum of a step, fused or not; None where there is none."""
     return step if isinstance(step, Einsum) else step.einsum if isinstance(step, Fused) else None
 
@@ -172,16 +172,16 @@ def consumed(step: Step) -> tuple[str, ...]:
     """The arrays that a step reads."""
     if isinstance(step, Automatic):
         return step.operands
-    product = product_of(step)
-    return product.operands if product is not None else (step.array,)  # type: ignore[union-attr]
+    einsum = einsum_of(step)
+    return einsum.operands if einsum is not None else (step.array,)  # type: ignore[union-attr]
 
 
 def touched(step: Step) -> str:
     """The array that a step makes or lays out anew."""
     if isinstance(step, Automatic):
         return step.result
-    product = product_of(step)
-    return product.result if product is not None else step.array  # type: ignore[union-attr]
+    einsum = einsum_of(step)
+    return einsum.result if einsum is not None else step.array  # type: ignore[union-attr]
 
 
 def describe(step: Step) -> str:

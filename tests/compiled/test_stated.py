@@ -216,14 +216,14 @@ def kernel(flops: int = 0, moved: int = 0, exps: int = 0, remote: int | None = N
 def test_a_kernel_takes_the_time_of_what_it_states(cost: dict[str, int], seconds: float):
     line = replayed(kernel(**cost), "v5e:2x4", "x=8")
     assert line.step_seconds == pytest.approx(seconds)
-    assert line.product_flops == cost["flops"]
+    assert line.matmul_flops == cost["flops"]
     assert not any("its FLOPs are not known" in note for note in line.notes)
 
 
 def test_a_kernel_that_states_nothing_is_said_to():
     line = replayed(kernel(stated=False), "v5e:2x4", "x=8")
     assert any("tpu_custom_call" in note and "its FLOPs are not known" in note for note in line.notes)
-    assert line.product_flops == 0
+    assert line.matmul_flops == 0
 
 
 def test_the_compilers_cycles_win_over_what_a_kernel_states():

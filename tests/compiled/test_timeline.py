@@ -290,7 +290,7 @@ def test_every_golden_text_replays_by_the_laws(path: Path):
     module = read(gzip.decompress(path.read_bytes()).decode())
     line = timeline(module, collectives(module, mesh).collectives, hardware(chip), mesh)
     assert line.step_seconds > 0
-    assert line.product_flops == pytest.approx(flops_per_device(module, visits(module, survey(module), [])))
+    assert line.matmul_flops == pytest.approx(flops_per_device(module, visits(module, survey(module), [])))
     assert str(line).isascii()
     obeys_the_laws(line)
 

@@ -528,6 +528,12 @@ def test_put_pads_on_a_clear_word_only(mesh: jax.sharding.Mesh):
     assert refusal(ShardwiseError, lambda: sw.put(A[:7], "A[I_x, J]", mesh, pad="no")).startswith(reason)
 
 
+def test_devices_that_are_none_confirm_nothing():
+    said = refusal(HardwareError, lambda: sw.plan("A[I_x] -> A[I]", sizes={"I": 8}, mesh="x=2", confirm="nowhere"))
+    assert said.startswith("confirm='nowhere': nowhere: no devices 'nowhere'")
+    assert 'or confirm="here", which runs the first candidates on the devices of the mesh' in said
+
+
 # Meshes and devices.
 
 DEVICES = jax.devices()
@@ -538,6 +544,13 @@ MESHES = [
         DeviceError,
         "mesh x=16 needs 16 devices, and there are 8: simulate them with sw.simulate(16) before the first use of JAX",
         id="too few devices",
+    ),
+    pytest.param(
+        lambda: sw.make_mesh("x=4096"),
+        DeviceError,
+        "mesh x=4096 needs 4096 devices, and there are 8: a host is at most 2,048 devices: use a smaller mesh; "
+        "sw.plan and sw.rehearse need no devices",
+        id="more devices than a host has",
     ),
     pytest.param(
         lambda: sw.make_mesh("x=4", devices=DEVICES[:2]),

@@ -66,7 +66,7 @@ def test_what_a_device_did():
     assert (share.collective.kind, share.collective.axes, share.hidden) == ("all-gather", ("x",), pytest.approx(5 / 7))
     trips = [span for span in line.spans if span.name == "dot.2"]
     assert [span.trip for span in trips] == [0, 1, 2]
-    assert {span.kind for span in trips} == {"product"}
+    assert {span.kind for span in trips} == {"matmul"}
     assert not [span for span in line.spans if span.name == "loop"]
     assert next(span.line for span in line.spans if span.name == "dot.1") == "step 2 einsum C"
     assert next(span.line for span in line.spans if span.kind == "transfer") == "step 1 all-gather A"
@@ -110,7 +110,7 @@ def test_without_the_compiled_text_names_tell():
         ("all-gather", 3.0, 2.0),
         ("reduce-scatter", 1.0, 1.0),
     ]
-    assert [span.name for span in line.spans if span.kind == "product"] == ["convolution.3"]
+    assert [span.name for span in line.spans if span.kind == "matmul"] == ["convolution.3"]
     assert next(span.line for span in line.spans if span.name == "psum_scatter.4") == "step 3 reduce-scatter C"
 
 

@@ -156,16 +156,16 @@ def test_an_audit_is_drawn_with_its_table_and_its_findings():
 
 
 def test_thin_bars_are_joined_and_many_are_drawn_quickly():
-    bars = tuple(Bar(n / 20_000, (n + 0.9) / 20_000, "product", f"p{n}") for n in range(20_000))
+    bars = tuple(Bar(n / 20_000, (n + 0.9) / 20_000, "matmul", f"p{n}") for n in range(20_000))
     start = time.process_time()
-    drawn = svg(Picture("t", "d", (Lanes("t", (Lane("compute", bars),), (), (("product", "matmuls"),)),)))
+    drawn = svg(Picture("t", "d", (Lanes("t", (Lane("compute", bars),), (), (("matmul", "matmuls"),)),)))
     assert time.process_time() - start < 1
     assert len(drawn) < 100_000
     kept = joined(bars, 0.001)
     assert kept[0].start == 0
     assert kept[-1].end == bars[-1].end
     assert kept[0].title.endswith("and more")
-    apart = (Bar(0, 0.2, "wait", exposed=True), Bar(0.2, 0.4, "product"), Bar(0.4, 0.6, "wait"))
+    apart = (Bar(0, 0.2, "wait", exposed=True), Bar(0.2, 0.4, "matmul"), Bar(0.4, 0.6, "wait"))
     assert joined(apart, 0.001) == list(apart)
 
 

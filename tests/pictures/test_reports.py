@@ -51,7 +51,7 @@ def test_the_lanes_of_an_estimate_add_up(plan):
 
     compute = lanes[0].bars
     assert seconds(compute, "wait") == pytest.approx(cost.exposed_seconds)
-    assert seconds(compute, "product", "compute", "wait") == pytest.approx(cost.seconds)
+    assert seconds(compute, "matmul", "compute", "wait") == pytest.approx(cost.seconds)
     assert math.fsum(span.moved_bytes for span in line.spans) == pytest.approx(cost.total_wire_bytes)
     assert sum(share.exposed_seconds for share in line.shares) == pytest.approx(line.exposed_seconds)
     for lane in lanes:
@@ -126,7 +126,7 @@ def test_the_verdict_says_by_how_much_and_what_is_repeated():
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=4000, unique=True))
 def test_of_very_many_bars_close_ones_are_joined_and_none_is_lost(places):
     at = sorted(places)
-    bars = tuple(Bar(a, b, "product", "t") for a, b in zip(at[::2], at[1::2], strict=False))
+    bars = tuple(Bar(a, b, "matmul", "t") for a, b in zip(at[::2], at[1::2], strict=False))
     drawn = _lane(Lane("l", bars))["bars"]
 
     assert len(drawn) <= max(MOST_BARS, 1)

@@ -42,7 +42,7 @@ def test_a_gather_runs_beside_a_ring_over_another_axis():
     assert candidate.estimate.exposed_seconds == 0
     line = candidate.timeline()
     gather = next(span for span in line.spans if span.lane == "x")
-    work = [span for span in line.spans if span.lane == COMPUTE and span.kind == "product"]
+    work = [span for span in line.spans if span.lane == COMPUTE and span.kind == "matmul"]
     assert gather.seconds == pytest.approx(candidate.estimate.steps[0].transfer_seconds)
     beside = [span for span in work if span.start_seconds < gather.start_seconds + gather.seconds]
     assert len(beside) > 1

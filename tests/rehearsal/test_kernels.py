@@ -72,7 +72,7 @@ def test_the_work_of_a_kernel_is_counted_once_for_each_device_and_not_taken_for_
     audited = sw.rehearse(local, a, jax.ShapeDtypeStruct((256, 128), jnp.bfloat16, sharding=whole), on="v5e:2x4")
     assert (audited.work.flops_per_device, audited.work.repeated) == (777, 1)
     line = audited.timeline()
-    assert line.product_flops == 777
+    assert line.matmul_flops == 777
     assert line.step_seconds == pytest.approx(1e6 / 8.1e11)  # the bytes that it states at the speed of memory
     assert not any("FLOPs are not known" in note for note in line.notes)
 

@@ -31,7 +31,7 @@ def test_a_weight_is_gathered_behind_the_ring_that_follows():
     for line in (candidate.timeline(), compiled):
         moved = next(span for span in line.spans if span.kind == "transfer" and span.lane.startswith("x"))
         end = moved.start_seconds + moved.seconds
-        work = [span for span in line.spans if span.lane == COMPUTE and span.kind == "product" and span.start_seconds < end]
+        work = [span for span in line.spans if span.lane == COMPUTE and span.kind == "matmul" and span.start_seconds < end]
         assert len(work) > 1
         assert all("shardwise/2" in span.op_name for span in work)
         assert line.exposed_seconds == pytest.approx(0.0, abs=1e-9)

@@ -37,7 +37,7 @@ def test_a_rings_overlap_is_read_from_a_real_trace():
     assert [share.collective.kind for share in line.shares] == ["collective-permute"] * 3
     assert all(share.transfer_seconds > 0 and 0 <= share.hidden <= 1 for share in line.shares)
     assert [lane for lane, _ in line.lanes] == [f"{n} {lane}" for n in range(4) for lane in ("compute", "transfers")]
-    assert sum(span.kind == "product" for span in line.spans) == 4 * 4
+    assert sum(span.kind == "matmul" for span in line.spans) == 4 * 4
     assert sum(share.exposed_seconds for share in line.shares) == pytest.approx(line.exposed_seconds)
     assert line.compute_seconds + line.exposed_seconds <= line.step_seconds
     assert {span.line for span in line.spans if span.kind == "transfer"} == {"step 1 einsum-scatter C"}
@@ -215,4 +215,4 @@ def test_planes_of_a_tpu(monkeypatch, tmp_path):
     line = measured_timeline(ops, "f", "v5e:1")
     assert (line.step_seconds, line.compute_seconds, line.exposed_seconds) == (3.5, 2.0, 1.5)
     assert [span.line for span in line.spans if span.kind == "transfer"] == ["step 1 all-gather A"]
-    assert [span.name for span in line.spans if span.kind == "product"] == ["fusion.3"]
+    assert [span.name for span in line.spans if span.kind == "matmul"] == ["fusion.3"]

@@ -30,10 +30,10 @@ from shardwise.steps import (
     Step,
     consumed,
     describe,
+    einsum_of,
     kind,
     moved_axes,
     parts,
-    product_of,
     touched,
 )
 
@@ -158,16 +158,16 @@ A_RING = "a ring goes one of ring, bidirectional, folded, in at least one chunk"
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (EinsumScatter(PRODUCT, ReduceScatter("A", "I", ("x",))), "A is scattered, and the product is C"),
-        (EinsumGather(PRODUCT, AllGather("A", "I", ("x",))), "A is gathered, and the product is C"),
-        (GatherEinsum(AllGather("D", "I", ("x",)), PRODUCT), "D is gathered, but is no operand of the product, or twice"),
+        (EinsumScatter(PRODUCT, ReduceScatter("A", "I", ("x",))), "A is scattered, and the matmul is C"),
+        (EinsumGather(PRODUCT, AllGather("A", "I", ("x",))), "A is gathered, and the matmul is C"),
+        (GatherEinsum(AllGather("D", "I", ("x",)), PRODUCT), "D is gathered, but is no operand of the matmul, or twice"),
         (
             GatherEinsum(AllGather("A", "I", ("x",)), Einsum(("A", "A"), "C", ("I", "J"))),
-            "A is gathered, but is no operand of the product, or twice",
+            "A is gathered, but is no operand of the matmul, or twice",
         ),
         (
             RotateEinsum((AllGather("A", "J", ("y",)), AllGather("D", "J", ("x",))), PRODUCT),
-            "D is gathered, but is no operand of the product, or twice",
+            "D is gathered, but is no operand of the matmul, or twice",
         ),
         (
             replace(GATHER, way="around"),
@@ -250,7 +250,7 @@ def test_the_words_of_fused_steps(step: Fused, name: str, says: str, axes: tuple
     assert moved_axes(step) == axes
     assert consumed(step) == ("A", "B")
     assert touched(step) == "C"
-    assert product_of(step) == PRODUCT
+    assert einsum_of(step) == PRODUCT
 
 
 def test_a_collective_by_permutes_multiplies_nothing_and_is_called_what_it_is():

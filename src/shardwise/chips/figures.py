@@ -65,17 +65,17 @@ class Memory:
 class Compiler:
     """What a chip's own compiler makes of programs.
 
-    - Of local products: the share of the peak that large ones reach; how fast results leave, to memory and where the chip keeps
+    - Of local matmuls: the share of the peak that large ones reach; how fast results leave, to memory and where the chip keeps
       them for a collective; of how many elements of a sum a pass of the multipliers adds the products, of fewer in the same
       time; what the start costs, and what the smallest takes.
     - How large an array may be that is fetched to the chip's own memory before a matmul or a copy works on it.
-    - Of arrays that are copied: bytes a second, whole, or cut out in parts for a product, and the least seconds; how large a
+    - Of arrays that are copied: bytes a second, whole, or cut out in parts for a matmul, and the least seconds; how large a
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
     - Of arrays that are transposed, so that another dimension runs fastest: bytes a second of those that are fetched, and of
       larger ones.
     - Of all-to-alls: bytes a second that are laid out anew before and after in whole tiles of the memory, and how often one
       is copied that ends a program.
-    - Of other collectives: the FLOPs of products between start and end of a permute, for each byte, that are taken for
+    - Of other collectives: the FLOPs of matmuls between start and end of a permute, for each byte, that are taken for
       enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
       so many bytes) are compiled as an all-reduce.
     - From how many chips of a slice on the links are routed by tables (`shardwise.chips.algorithms`).

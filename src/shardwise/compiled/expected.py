@@ -36,9 +36,9 @@ from shardwise.steps import (
     RotateEinsum,
     Slice,
     Step,
+    einsum_of,
     kind,
     moved_axes,
-    product_of,
     touched,
 )
 
@@ -93,7 +93,7 @@ def _of_program(program: Program, task: Problem) -> Iterator[Planned]:
         look = _Look(task, before, after, frozenset(results))
         sent = (found for found in look.sent(step) if found.elements and found.axes)
         yield from (part for found in sent for part in _over_slices(found, task))
-        if product_of(step) is not None:
+        if einsum_of(step) is not None:
             results.add(touched(step))
 
 

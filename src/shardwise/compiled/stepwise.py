@@ -13,10 +13,10 @@ from shardwise.units import seconds_text
 
 NONE = "-"
 KINDS = {
-    "product": "matmul", "transfer": "transfer", "wait": "wait", "compute": "other work", "copy": "memory copy",
+    "matmul": "matmul", "transfer": "transfer", "wait": "wait", "compute": "other work", "copy": "memory copy",
     "loop": "trips not shown",
 }  # fmt: skip
-EACH = ("product", "transfer")  # told one by one; of the others the sum
+EACH = ("matmul", "transfer")  # told one by one; of the others the sum
 HEAD = ("step", "event", "estimated", "compiled")
 
 

@@ -91,7 +91,7 @@ def meanings_of(audit: Audit) -> Mapping[str, Meaning]:
     for computation in audit.module.computations.values():
         for each in computation.instructions:
             kind = "nesting" if each.opcode in NESTING else "copy" if each.opcode in COPIES else "compute"
-            kind = "product" if matmuls(book, computation, each) else kind
+            kind = "matmul" if matmuls(book, computation, each) else kind
             found[each.name] = Meaning(kind, line=step_of(metadata(each).get("op_name", "")))
     for collective in audit.collectives:
         line = step_of(collective.op_name) or collective.source
@@ -129,7 +129,7 @@ def guessed(op: Op) -> Meaning:
     if op.name.startswith(COPIES):
         return Meaning("copy", line=line)
     is_matmul = MATMULS.match(op.name) or "convolution" in op.category
-    return Meaning("product" if is_matmul else "compute", line=line)
+    return Meaning("matmul" if is_matmul else "compute", line=line)
 
 
 # Which call.
@@ -228,7 +228,7 @@ def _leaves(ops: Sequence[Op], meaning: Meanings) -> Iterator[tuple[Op, Meaning]
             if op.start_seconds < whole_until >= op.end_seconds or what.kind == "nesting":
                 continue
             holds = after is not None and after.start_seconds < op.end_seconds and after.end_seconds <= op.end_seconds
-            if holds and what.kind not in ("transfer", "product"):
+            if holds and what.kind not in ("transfer", "matmul"):
                 continue
             whole_until = max(whole_until, op.end_seconds) if holds else whole_until
             yield op, what
@@ -322,7 +322,7 @@ def measured_timeline(
         copy_wait_seconds=0.0,
         critical_path=tuple(span for span in reversed(list(_spans(last))) if span.lane.endswith(COMPUTE)),
         utilisation=0.0,
-        product_flops=0.0 if audit is None else audit.work.flops_per_device,
+        matmul_flops=0.0 if audit is None else audit.work.flops_per_device,
         lanes=tuple(_lanes(shown)),
         shares=tuple(_shares(found)),
         notes=(*_notes(found, ended - began), *notes),

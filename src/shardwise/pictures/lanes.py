@@ -11,7 +11,7 @@ from shardwise.schedule.timeline_text import told, totals
 from shardwise.units import bytes_text, round_step, seconds_text
 
 WORDS = {
-    "product": "matmuls", "compute": "other work", "wait": "waiting for transfers: exposed",
+    "matmul": "matmuls", "compute": "other work", "wait": "waiting for transfers: exposed",
     "stall": "waiting for copies", "transfer": "collectives", "copy": "copies between memories",
     "loop": "trips that are not shown",
 }  # fmt: skip

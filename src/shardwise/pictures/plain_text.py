@@ -39,7 +39,7 @@ MOST_CELLS = 60  # columns of one cell of a table
 MOST_WIRES = 24
 # Of bars on a lane, as `schedule.timeline_text` writes them.
 MARKS = {
-    "product": "M", "compute": "#", "wait": ".", "stall": ",", "transfer": "=", "copy": "-", "loop": "~",
+    "matmul": "M", "compute": "#", "wait": ".", "stall": ",", "transfer": "=", "copy": "-", "loop": "~",
     "measured": "#", "interval": "-",
 }  # fmt: skip
 

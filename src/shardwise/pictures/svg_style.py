@@ -25,7 +25,7 @@ DARK_SHADE = 8  # from here on what is written on a shade is white
 PAGE = {"light": ("#ffffff", "#1b1f24", "#59636e", "#8c959f"), "dark": ("#14181d", "#e8ecf1", "#a3adb8", "#6b7681")}
 # Fill, rim and pattern of what runs on a lane.
 BARS = {
-    "product": ("#0b62a0", ""), "compute": ("#6aa9d8", ""), "transfer": ("#00795a", "slant"), "wait": ("#d55e00", "cross"),
+    "matmul": ("#0b62a0", ""), "compute": ("#6aa9d8", ""), "transfer": ("#00795a", "slant"), "wait": ("#d55e00", "cross"),
     "stall": ("#d9a58b", "dots"), "copy": ("#a8467f", "dots"), "loop": ("#8c959f", "dots"),
     "measured": ("#0b62a0", ""), "interval": ("#6aa9d8", "slant"),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from shardwise.pictures.plain_text import BOXES, Line, Segment, drawn, drawn_boa
 from shardwise.pictures.svg_style import DARK_SHADE, LIGHT, RAMP, SHADES
 
 ROLES = {
-    "name": "bold", "faint": "dim", "rule": "dim", "product": "bold #0b62a0", "compute": "#6aa9d8", "transfer": "#00a57a",
+    "name": "bold", "faint": "dim", "rule": "dim", "matmul": "bold #0b62a0", "compute": "#6aa9d8", "transfer": "#00a57a",
     "wait": "bold #d55e00", "stall": "#d9a58b", "copy": "#c86aa0", "loop": "dim",
     "measured": "bold #0b62a0", "interval": "#6aa9d8",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which fused programs are worth it: those of plain candidates whose transfers may hide behind products."""
+"""Which fused programs are worth it: those of plain candidates whose transfers may hide behind matmuls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardwise.planning.fused_cost import priced as ring_of
 from shardwise.planning.prices import Costs, StepCost
 from shardwise.planning.problem import Problem
 from shardwise.program import Program, sums_stay_whole
-from shardwise.steps import AllGather, AllReduce, Collective, Fused, ReduceScatter, Step, collectives_of, moved_axes, product_of
+from shardwise.steps import AllGather, AllReduce, Collective, Fused, ReduceScatter, Step, collectives_of, einsum_of, moved_axes
 
 MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
 MOST_PRICED = 40
@@ -53,7 +53,7 @@ def overlapped(fusing: Fusing, plain: tuple[Candidate, ...], sources: tuple[Cand
     if not asked:
         fused = (step for program in forms for step in program.steps if isinstance(step, Fused))
         have = sorted({name for step in fused for form in forms_of(step) for name in names_of(form)})
-        other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a product"
+        other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a matmul"
         raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
     return asked
 
@@ -84,9 +84,9 @@ class Fusing:
         return known
 
     def _key(self, step: Fused, before: Mapping[str, Layout]) -> Any:
-        product = product_of(step)
-        assert product is not None
-        return step, tuple(before[name] for name in product.operands)
+        einsum = einsum_of(step)
+        assert einsum is not None
+        return step, tuple(before[name] for name in einsum.operands)
 
     def checked(self, program: Program, steps: tuple[Step, ...]) -> Program | None:
         """A fused program with these steps, if it is legal, as exact as is asked for, and one may still be made."""
@@ -118,18 +118,18 @@ class Fusing:
         return min((form for form in moving if form in seconds), key=seconds.__getitem__)
 
     def unplayed(self, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
-        """The seconds of a candidate with some steps fused at least: of those the product alone, or the transfers alone."""
+        """The seconds of a candidate with some steps fused at least: of those the matmul alone, or the transfers alone."""
         seconds = [kept[step].seconds if step in kept else self._least(step, kept) for step in steps]
         return math.fsum(seconds) * (1 - ROUNDING)
 
     def _least(self, step: Step, kept: Mapping[Step, StepCost]) -> float:
-        compiler, product = self.task.hardware.compiler, product_of(step)
-        if product is None:
+        compiler, einsum = self.task.hardware.compiler, einsum_of(step)
+        if einsum is None:
             return 0.0  # a gather that is new
-        sooner = 0.0 if compiler is None else compiler.start_seconds.value  # parts of a product may start one behind the other
+        sooner = 0.0 if compiler is None else compiler.start_seconds.value  # parts of a matmul may start one behind the other
         moving = (self._moving(part, kept) for part in collectives_of(step))
-        item = min(1.0, self.costs.item_bytes / self.costs.product_bytes)  # rings are priced as if no operand were a product
-        alone = min(kept[product].seconds, kept[product].seconds + kept[product].saved_seconds)  # a ring may start ahead of it
+        item = min(1.0, self.costs.item_bytes / self.costs.product_bytes)  # rings are priced as if no operand were a result
+        alone = min(kept[einsum].seconds, kept[einsum].seconds + kept[einsum].saved_seconds)  # a ring may start ahead of it
         return item * max(alone - sooner, *moving)
 
     def _moving(self, part: Collective, kept: Mapping[Step, StepCost]) -> float:
@@ -157,7 +157,7 @@ def steps_costs(candidate: Candidate) -> dict[Step, StepCost]:
 
 
 def _unhidden_seconds(candidate: Candidate) -> float:
-    """What no fused form of a candidate is faster than: all steps but those that may hide behind a product."""
+    """What no fused form of a candidate is faster than: all steps but those that may hide behind a matmul."""
     hiding = (AllGather, ReduceScatter, AllReduce)
     steps = zip(candidate.program.steps, candidate.estimate.steps, strict=True)
     return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))

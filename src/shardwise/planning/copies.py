@@ -29,7 +29,7 @@ from shardwise.steps import (
     Step,
     collectives_of,
     consumed,
-    product_of,
+    einsum_of,
     touched,
 )
 
@@ -137,7 +137,7 @@ def _cut_out(step: Slice, reader: Step | None, bytes_: Footprint, costs: Costs) 
 
 def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float:
     """Seconds in which the blocks of a gather are put together; those of a result are where it is copied to its place."""
-    if reader is None or product_of(reader) is not None:
+    if reader is None or einsum_of(reader) is not None:
         return 0.0
     return costs.put_together(bytes_.made, bytes_.blocks)
 

@@ -31,9 +31,9 @@ from shardwise.steps import (
     Slice,
     Step,
     consumed,
+    einsum_of,
     kind,
     moved_axes,
-    product_of,
     touched,
 )
 
@@ -84,11 +84,11 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         sizes: the size of every dimension, in elements.
     """
     states = program.states()
-    products: set[str] = set()  # made so far; a result may bear the name of an input that it consumed
+    multiplied: set[str] = set()  # made so far; a result may bear the name of an input that it consumed
     shape_of = functools.cache(lambda layout: layout.shard_shape(sizes, program.mesh))
 
     def shard_bytes(name: str, layout: Layout) -> float:
-        item = costs.product_bytes if name in products else costs.item_bytes
+        item = costs.product_bytes if name in multiplied else costs.item_bytes
         return item * math.prod(shape_of(layout))
 
     held = {name: shard_bytes(name, layout) for name, layout in states[0].items()}  # by every live array
@@ -100,8 +100,8 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     moved: list[Footprint] = []
     for step, before, after in zip(program.steps, states, states[1:], strict=False):
         took = sum([held[name] for name in consumed(step)])
-        if product_of(step) is not None:
-            products.add(touched(step))
+        if einsum_of(step) is not None:
+            multiplied.add(touched(step))
             is_result = touched(step) == program.output
             orders[touched(step)] = costs.order(shape_of(states[-1][program.output])) if is_result else None
         size = shard_bytes(touched(step), after[touched(step)])
@@ -111,7 +111,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
-        last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and product_of(step) is None
+        last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and einsum_of(step) is None
         priced.append(_with_result_copied(step, cost, costs, footprint, touched(step) in given) if last else cost)
         for name in consumed(step):
             given.pop(name, None)
@@ -142,7 +142,7 @@ def _sent(steps: Sequence[Step], priced: Sequence[StepCost]) -> dict[tuple[str, 
     wire: dict[tuple[str, Axes], float] = {}
     for step, cost in zip(steps, priced, strict=True):
         if cost.wire_bytes:
-            key = (kind(step) if product_of(step) is None else "collective-permute", moved_axes(step))
+            key = (kind(step) if einsum_of(step) is None else "collective-permute", moved_axes(step))
             wire[key] = wire.get(key, 0.0) + cost.wire_bytes
     return wire
 
@@ -189,8 +189,8 @@ def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, f
 
 
 def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, int]) -> float:
-    product = product_of(step)
-    return 0.0 if product is None else einsum_flops([before[name].names for name in product.operands], product.dims, sizes)
+    einsum = einsum_of(step)
+    return 0.0 if einsum is None else einsum_flops([before[name].names for name in einsum.operands], einsum.dims, sizes)
 
 
 def _priced(

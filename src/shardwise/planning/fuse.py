@@ -1,4 +1,4 @@
-"""Fused programs: where a gather or a scatter stands beside a product, the two as one step that overlaps."""
+"""Fused programs: where a gather or a scatter stands beside a matmul, the two as one step that overlaps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_TURNS = 256  # of a rotation, which is written out turn by turn
 
 
 def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Program]:
-    """Every program that fuses one or more products of a program with a gather or a scatter beside it.
+    """Every program that fuses one or more matmuls of a program with a gather or a scatter beside it.
 
     >>> from shardwise.mesh import Mesh
     >>> steps = (AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K")))
@@ -54,8 +54,8 @@ def fused_programs(program: Program, sizes: Mapping[str, int]) -> Iterator[Progr
 
 def fused_steps(program: Program, sizes: Mapping[str, int]) -> Iterator[tuple[Step, ...]]:
     """The steps of each of them, and some that are not legal."""
-    products = [place for place, step in enumerate(program.steps) if isinstance(step, Einsum)]
-    forms: list[list[Form]] = [[{}, *_forms(program, place, sizes)] for place in products]
+    matmuls = [place for place, step in enumerate(program.steps) if isinstance(step, Einsum)]
+    forms: list[list[Form]] = [[{}, *_forms(program, place, sizes)] for place in matmuls]
     for chosen in itertools.islice(itertools.product(*forms), 1, MOST_FORMS):
         changes = {place: steps for form in chosen for place, steps in form.items()}
         if len(changes) < sum(map(len, chosen)):
@@ -86,7 +86,7 @@ Form = dict[int, tuple[Step, ...]]  # what stands at a place of the list of step
 
 
 def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[Form]:
-    """What one product may be fused with."""
+    """What one matmul may be fused with."""
     einsum = program.steps[place]
     assert isinstance(einsum, Einsum)
     gathers = dict(_gathers_before(program, place))
@@ -116,7 +116,7 @@ def _forms(program: Program, place: int, sizes: Mapping[str, int]) -> Iterator[F
 
 
 def _gathers_before(program: Program, place: int) -> Iterator[tuple[int, AllGather]]:
-    """The last gather of each operand, where nothing touches the array between it and the product.
+    """The last gather of each operand, where nothing touches the array between it and the matmul.
 
     Not of an operand with a dimension of its own, which is summed before anything is sent: another program does.
     """
@@ -132,7 +132,7 @@ def _gathers_before(program: Program, place: int) -> Iterator[tuple[int, AllGath
 
 
 def _summed_alone(program: Program, place: int, name: str) -> bool:
-    """Whether a product's operand has a dimension that neither the result nor another operand has."""
+    """Whether a matmul's operand has a dimension that neither the result nor another operand has."""
     einsum, layouts = program.steps[place], program.states()[place]
     assert isinstance(einsum, Einsum)
     shared = {*einsum.dims, *(dim for other in einsum.operands if other != name for dim in layouts[other].names)}

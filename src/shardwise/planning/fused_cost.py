@@ -1,4 +1,4 @@
-"""The cost of fused steps: a product and a collective block by block, transfers behind products."""
+"""The cost of fused steps: a matmul and a collective block by block, transfers behind matmuls."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from shardwise.schedule.events import Events, Send
 from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
-from shardwise.schedule.strands import is_one_product
+from shardwise.schedule.strands import is_one_matmul
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum, Way, moved_axes
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
-    """A product on one device as if nothing were split over the ring: its FLOPs, the dimensions and bytes of its arrays."""
+class _LocalMatmul:
+    """A matmul on one device as if nothing were split over the ring: its FLOPs, the dimensions and bytes of its arrays."""
 
     flops: float
     operands: tuple[tuple[frozenset[str], float], ...]
     out: tuple[frozenset[str], float]
 
     def seconds(self, costs: Costs, dim: str, share: float, adds: bool, is_next: bool = True) -> float:
-        """Seconds of the part of the product that one share of `dim` takes; `adds` where it is added to a sum."""
+        """Seconds of the part of the matmul that one share of `dim` takes; `adds` where it is added to a sum."""
 
         def moved(array: tuple[frozenset[str], float]) -> float:
             return array[1] * (share if dim in array[0] else 1.0)
@@ -102,42 +102,40 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
     match step:
         case GatherEinsum(gather, einsum, way, chunks):
             n = costs.mesh.extent(gather.axes)
-            product = _product(einsum, costs, sizes, {**before, gather.array: _gathered(before[gather.array], gather)})
+            local = _local_matmul(einsum, costs, sizes, {**before, gather.array: _gathered(before[gather.array], gather)})
             block = _shard_bytes(gather.array, before, sizes, costs)
             adds = gather.dim not in einsum.dims
             which = einsum.operands.index(gather.array)
-            cut = product.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
-            joined = adds and is_one_product(cut, product.out[1] / costs.product_bytes)
+            cut = local.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
+            joined = adds and is_one_matmul(cut, local.out[1] / costs.product_bytes)
 
             def multiply(share: float, parts: int = 1) -> float:
                 if parts > 1 and not joined:
                     return parts * multiply(share / parts)
-                copied = costs.cut(product.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
-                return product.seconds(costs, gather.dim, share / n, adds) + copied
+                copied = costs.cut(local.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
+                return local.seconds(costs, gather.dim, share / n, adds) + copied
 
             events = gather_matmul(n, way, chunks, chunks)
-            return _ring(
-                events, chunks, costs, gather.axes, way, block, product.flops, multiply, flops_of_block=product.flops / n
-            )
+            return _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops / n)
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
-            product = _product(einsum, costs, sizes, before)
+            local = _local_matmul(einsum, costs, sizes, before)
 
             def multiply(share: float, parts: int = 1) -> float:
-                added = costs.copy(product.out[1] * share / n) if product.is_batched and costs.hardware.compiler else 0.0
-                return product.seconds(costs, scatter.dim, share / n, adds=True) + added
+                added = costs.copy(local.out[1] * share / n) if local.is_batched and costs.hardware.compiler else 0.0
+                return local.seconds(costs, scatter.dim, share / n, adds=True) + added
 
-            events, block, each = matmul_scatter(n, way, chunks, 2 * chunks), product.out[1] / n, product.flops / n
-            ring = _ring(events, 2 * chunks, costs, scatter.axes, way, block, product.flops, multiply, flops_of_block=each)
-            return replace(ring, laid=product.laid(costs, scatter.dim))
+            events, block, each = matmul_scatter(n, way, chunks, 2 * chunks), local.out[1] / n, local.flops / n
+            ring = _ring(events, 2 * chunks, costs, scatter.axes, way, block, local.flops, multiply, flops_of_block=each)
+            return replace(ring, laid=local.laid(costs, scatter.dim))
         case EinsumGather(einsum, gather, way, chunks):
-            product = _product(einsum, costs, sizes, before)
+            local = _local_matmul(einsum, costs, sizes, before)
 
             def multiply(share: float, parts: int = 1) -> float:  # cut where the least is read again
-                return min(product.seconds(costs, dim, share, adds=False, is_next=False) for dim in einsum.dims)
+                return min(local.seconds(costs, dim, share, adds=False, is_next=False) for dim in einsum.dims)
 
-            events, block = matmul_gather(costs.mesh.extent(gather.axes), way, chunks, chunks), product.out[1]
-            ring = _ring(events, chunks, costs, gather.axes, way, block, product.flops, multiply, flops_of_block=product.flops)
+            events, block = matmul_gather(costs.mesh.extent(gather.axes), way, chunks, chunks), local.out[1]
+            ring = _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops)
             least = 0.0 if costs.hardware.compiler is None else costs.hardware.compiler.least_copy_seconds.value
             return replace(
                 ring, copy=lambda share: costs.arithmetic.longest(costs.copy(share * block), least), held_bytes=3 * block
@@ -146,10 +144,10 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
             whole = dict(before)
             for gather in gathers:
                 whole[gather.array] = _gathered(before[gather.array], gather)
-            product = _product(einsum, costs, sizes, whole)
+            local = _local_matmul(einsum, costs, sizes, whole)
             first, second = (next(g for g in gathers if g.array == name) for name in einsum.operands)
             blocks = [_shard_bytes(gather.array, before, sizes, costs) for gather in (first, second)]
-            return _rotation((first, second), costs, product, blocks)
+            return _rotation((first, second), costs, local, blocks)
         case _:
             assert_never(step)
 
@@ -181,7 +179,7 @@ def moving_seconds(costs: Costs, axes: tuple[str, ...], way: Way, block: float) 
     return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways and hop.asynchronous else 1)
 
 
-def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blocks: Sequence[float]) -> Priced:
+def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, blocks: Sequence[float]) -> Priced:
     """Both operands rotate at once, each along links of its own; nothing hides that they first move to where they meet."""
     grid = Grid((costs.mesh.extent(gathers[0].axes), costs.mesh.extent(gathers[1].axes)))
     hops = [costs.hop(gather.axes) for gather in gathers]
@@ -193,16 +191,16 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, product: _Product, blo
         return send.turn.hops(k) * costs.arithmetic.name("H", hops[k].seconds(blocks[k]), "s", f"a hop over {lanes[k]}")
 
     events = rotate_matmul(grid.sizes)
-    one = product.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
+    one = local.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
     moving = costs.arithmetic.total(moved(1.0, event) for event in events if isinstance(event, Send))
     hidden = all(hop.asynchronous for hop in hops) and not isinstance(costs.hardware.links, Memory)
     links = Links(moved, slowdown=costs.hardware.slowdown) if hidden else ASIDE
     sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
-    return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, product.flops, sent, 2 * sum(blocks))
+    return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, local.flops, sent, 2 * sum(blocks))
 
 
-def _product(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> _Product:
-    """A local product of operands with these layouts."""
+def _local_matmul(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> _LocalMatmul:
+    """A local matmul of operands with these layouts."""
     name = costs.arithmetic.name
     local = {d: sizes[d] // costs.mesh.extent(axes) for name in einsum.operands for d, axes in before[name].dims}
     terms: Sequence[tuple[str, ...]] = [before[name].names for name in einsum.operands]
@@ -210,7 +208,7 @@ def _product(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Map
     def sized(array: str, dims: Sequence[str], item: int) -> tuple[frozenset[str], float]:
         return frozenset(dims), name(array, item * math.prod(local[dim] for dim in dims), "B")
 
-    return _Product(
+    return _LocalMatmul(
         name("FLOPs", einsum_flops(terms, einsum.dims, local), "FLOPs"),
         tuple(sized(array, term, costs.item_bytes) for array, term in zip(einsum.operands, terms, strict=True)),
         sized(einsum.result, einsum.dims, costs.product_bytes),

@@ -1,4 +1,4 @@
-"""The prices of single steps on a hardware: collectives, local products, and what they compute, send and hold."""
+"""The prices of single steps on a hardware: collectives, local matmuls, and what they compute, send and hold."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ITEM_BYTES = {
 
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
 AMONG_ZEROS = 1.3  # copies of a gathered array that zeros and the block among them take: 0.9 on v7x, 1.8 on v5p
-STARTING = 3  # times as long as the rest of a product its start takes at most
+STARTING = 3  # times as long as the rest of a matmul its start takes at most
 LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like it: 0.65 on v6e, 0.9 on v4
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 SMALL = 4e5  # bytes: matmuls of less than 0.2 to 0.6 MB wait for nothing, and copies take their least
-NEXT = 0.4  # of that start for a product that follows one like it, where a chip holds arrays
+NEXT = 0.4  # of that start for a matmul that follows one like it, where a chip holds arrays
 # Copies that transpose an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
 # dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
 EXCHANGED, TAKEN_APART = 1.8, 3.0
@@ -57,7 +57,7 @@ class Beside:
 class StepCost:
     """One step of a program: its modelled seconds, and what it computes, sends and holds on each device.
 
-    `transfer_seconds` is how long data moves, `exposed_seconds` what of it no product hides; `network_bytes` are those of
+    `transfer_seconds` is how long data moves, `exposed_seconds` what of it no matmul overlaps; `network_bytes` are those of
     `wire_bytes` that leave a node, or a slice. `seconds` are those of the clock, `saved_seconds` less than of the step alone:
     some of a gather may run `beside` other steps, and the first hops of a ring start up to `ahead_seconds` before it. It waits
     for `fetched_seconds` of them first, until inputs are in the chip's own memory.
@@ -80,7 +80,7 @@ class StepCost:
 class Costs:
     """The prices of steps for one problem: hardware, mesh and dtype are fixed.
 
-    `accumulated` is the dtype of products, where it is another (`preferred_element_type`); `routes` what the mesh's axes
+    `accumulated` is the dtype of matmuls, where it is another (`preferred_element_type`); `routes` what the mesh's axes
     have of a torus's links, and `shape` the chips along the sides of the slice, where the topology is known; `site` says on
     which chip of a slice each device sits.
     `arithmetic` is what they are computed with: floats, or quantities that keep their formulas (`shardwise.planning.terms`).
@@ -255,11 +255,11 @@ class Costs:
 
     @property
     def cover(self) -> float:
-        """The FLOPs of products that a permute is left to hide behind, for each byte; those there are, by default."""
+        """The FLOPs of matmuls behind which a permute is left, for each byte; those there are, by default."""
         return math.inf if self.hardware.compiler is None else self.hardware.compiler.cover_flops_per_byte.value
 
     def cut(self, cut_bytes: float) -> float:
-        """Seconds to copy cuts of an array that one product needs together; nothing where no compiler is known."""
+        """Seconds to copy cuts of an array that one matmul needs together; nothing where no compiler is known."""
         compiler = self.hardware.compiler
         return 0.0 if compiler is None else cut_bytes * self.hardware.sharers(self.mesh) / compiler.cut_bytes_per_s.value
 
@@ -307,8 +307,8 @@ class Costs:
     ) -> float:  # fmt: skip
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
 
-        Where the catalogue knows what a chip's compiler makes of products, of the peak only the share that large ones
-        reach, and no more results a second than leave the multipliers. One that `is_next` in a row of like products starts
+        Where the catalogue knows what a chip's compiler makes of matmuls, of the peak only the share that large ones
+        reach, and no more results a second than leave the multipliers. One that `is_next` in a row of like matmuls starts
         sooner on a chip that holds arrays: what it needs is fetched while the one before runs. One whose result `is_kept` for
         a collective, as far as the chip has room, multiplies in passes over its sums, and results leave faster.
         """
@@ -319,8 +319,8 @@ class Costs:
             results = out_bytes / self.product_bytes
             is_kept = is_kept and out_bytes <= compiler.kept_bytes.value
             leaving = compiler.kept_results_per_s if is_kept else compiler.results_per_s
-            if is_kept:
-                arithmetic = self.arithmetic.name("passes", _unfilled(flops, results, compiler), "", "not filled") * arithmetic
+            if is_kept and (unfilled := _unfilled(flops, results, compiler)) > 1:
+                arithmetic = self.arithmetic.name("passes", unfilled, "", "the last is not filled") * arithmetic
             arithmetic = max(arithmetic, results / (leaving.value / self.hardware.sharers(self.mesh)))
             least = compiler.least_seconds.value * (LEAST_NEXT if is_next or is_kept else 1.0)
             sooner = NEXT if is_kept or (is_next and compiler.kept_bytes.value) else 1.0
@@ -380,7 +380,7 @@ def turned_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -
 
 
 def einsum_flops(operands: Sequence[Sequence[str]], dims: Iterable[str], sizes: Mapping[str, int]) -> float:
-    """The FLOPs of a local einsum: what one operand alone sums is summed before the product.
+    """The FLOPs of a local einsum: what one operand alone sums is summed before the matmul.
 
     >>> einsum_flops(["IJ", "JK"], "IK", {"I": 2, "J": 3, "K": 5})
     60.0

@@ -83,7 +83,7 @@ Onward = dict[tuple[Operand, Layout], Programs]  # the programs that lead to a s
 
 
 def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
-    # What stands between arrows must be passed: each stage is planned by itself, the products are the candidates.
+    # What stands between arrows must be passed: each stage is planned by itself, the combinations are the candidates.
     stages = [*task.equation.via, task.equation.result]
     first = programs_of(task, costs, task.equation.operands, stages[0], KEPT)
     # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
@@ -132,7 +132,7 @@ def _all_gathered(task: Problem, costs: Costs, like: Program) -> Iterator[Candid
 def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Programs:
     """The programs that lead from a layout that candidates end in to a stage."""
     if (stage, layout) not in known:
-        # The steps that follow act on the product, so the dtype is that of products.
+        # The steps that follow act on what is multiplied, so the dtype is that of matmuls.
         later = dataclasses.replace(task, dtype=task.accumulated or task.dtype, accumulated=None, memory_limit=None)
         known[stage, layout] = programs_of(later, costs_of(later), (Operand(stage.name, layout),), stage, 3)
     return known[stage, layout]

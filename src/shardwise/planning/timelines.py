@@ -16,7 +16,7 @@ from shardwise.planning.problem import Problem, costs_of, routes_of
 from shardwise.program import Program
 from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
-from shardwise.steps import Fused, Step, describe, kind, moved_axes, product_of, scope
+from shardwise.steps import Fused, Step, describe, einsum_of, kind, moved_axes, scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
         copy_wait_seconds=0.0,
         critical_path=tuple(span for span in reversed(spans) if span.lane == COMPUTE),
         utilisation=estimate.flops / peak / estimate.seconds if estimate.seconds else 0.0,
-        product_flops=estimate.flops,
+        matmul_flops=estimate.flops,
         lanes=tuple(lanes.items()),
         shares=tuple(shares),
         notes=tuple(_notes(task)),
@@ -104,7 +104,7 @@ def _notes(task: Problem) -> Iterator[str]:
     """What is assumed, and what is not known."""
     yield _laid(task)
     if task.hardware.compiler is None:
-        yield "steps run one after another; within one, transfers beside products"
+        yield "steps run one after another; within one, transfers beside matmuls"
     else:
         yield "steps run one after another; what the compiler starts ahead, beside the matmuls of others"
     if isinstance(task.hardware.links, Switch) and task.hardware.calibration is None:
@@ -137,7 +137,7 @@ def _spans(
         return
     if moving is None:
         if cost.seconds:
-            name = "product" if product_of(step) is not None else "compute"
+            name = "matmul" if einsum_of(step) is not None else "compute"
             yield Span(f"step {number}", COMPUTE, name, now, cost.seconds, line=line)
         return
     moved = min(cost.exposed_seconds, cost.seconds)
@@ -172,7 +172,7 @@ def _ring(
             case Await() if happened.seconds:
                 yield Span(str(happened.event), COMPUTE, "wait", start, happened.seconds, collective=moving, line=line)
             case Matmul():
-                yield Span(f"matmul {next(count)}", COMPUTE, "product", start, happened.seconds, line=line)
+                yield Span(f"matmul {next(count)}", COMPUTE, "matmul", start, happened.seconds, line=line)
             case Copy() if happened.seconds:
                 yield Span(str(happened.event), COMPUTE, "compute", start, happened.seconds, line=line)
             case Loop(trips) as event:

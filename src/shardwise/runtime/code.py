@@ -30,7 +30,7 @@ from shardwise.steps import (
     RotateEinsum,
     Slice,
     Step,
-    product_of,
+    einsum_of,
     touched,
 )
 
@@ -260,7 +260,7 @@ _RESERVED = frozenset(
 
 
 def _variables(program: Program, function: str) -> dict[str, str]:
-    names = [name for name, _ in program.inputs] + [einsum.result for step in program.steps if (einsum := product_of(step))]
+    names = [name for name, _ in program.inputs] + [einsum.result for step in program.steps if (einsum := einsum_of(step))]
     variables: dict[str, str] = {}
     for name in names:
         wish = _identifier(name)

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from shardwise.mesh import folded  # copied
-from shardwise.schedule.strands import Strand, cuts, gathering, is_one_product, scattering, side_by_side  # noqa: F401  copied
+from shardwise.schedule.strands import Strand, cuts, gathering, is_one_matmul, scattering, side_by_side  # noqa: F401  copied
 
 
 def shift(x, axes, way):
@@ -83,7 +83,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
         """A running sum, which what arrives from both sides joins in one matmul or in two."""
         rows = len(parts) * parts[0].shape[at]
         cut = sum(x.size * rows // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t)
-        if len(parts) > 1 and not is_one_product(cut, result.size):
+        if len(parts) > 1 and not is_one_matmul(cut, result.size):
             for part, start in zip(parts, starts, strict=True):
                 result = added(result, [part], [start])
             return result
@@ -246,12 +246,12 @@ def rotate_einsum(terms, *operands, dim, axes):
 
 
 SHIFTS = ("shift", "shift_in_any_order")
-STRANDS = ("folded", "Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_product")
+STRANDS = ("folded", "Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_matmul")
 RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
 FOLDED = ("folded", "folded_shift", "folded_owner")
 HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS)  # in the order in which they are written
 NEEDS = {  # what each ring calls
-    "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_product"),
+    "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_matmul"),
     "einsum_scatter": ("owner", "Strand", "cuts", "scattering"),
     "einsum_gather": ("owner", "Strand", "cuts", "gathering", "side_by_side"),
     "rotate_einsum": (),

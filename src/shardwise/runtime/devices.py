@@ -20,6 +20,7 @@ from shardwise.errors import DeviceError, HardwareError, MeshError, quoted
 from shardwise.mesh import Mesh
 
 MOST_SIMULATED = 2048  # devices of one host: JAX starts as many in seconds, and a hundred thousand not within minutes
+TOO_MANY = f"a host is at most {MOST_SIMULATED:,} devices: use a smaller mesh; sw.plan and sw.rehearse need no devices"
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -40,8 +41,7 @@ def simulate(n: int) -> None:
     if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
         raise DeviceError(f"simulate({quoted(n)}): give the number of devices, at least 1")
     if n > MOST_SIMULATED:
-        way_out = "use a smaller mesh; sw.plan and sw.rehearse need no devices"
-        raise DeviceError(f"simulate({quoted(n)}): a host is at most {MOST_SIMULATED:,} devices: {way_out}")
+        raise DeviceError(f"simulate({quoted(n)}): {TOO_MANY}")
     n, own = int(n), own_part(int(n))
     set_patience()
     try:
@@ -94,11 +94,10 @@ def make_mesh(
     types = checked_types(axis_types, grid)
     chosen = list(jax.devices()) if devices is None else _checked_devices(devices)
     if len(chosen) < grid.size:
-        way_out = (
-            f"simulate them with sw.simulate({grid.size}) before the first use of JAX"
-            if devices is None and chosen[0].platform == "cpu" and grid.size <= MOST_SIMULATED
-            else "use a smaller mesh"
-        )
+        way_out = "use a smaller mesh"
+        if devices is None and chosen[0].platform == "cpu":
+            simulate_them = f"simulate them with sw.simulate({grid.size}) before the first use of JAX"
+            way_out = simulate_them if grid.size <= MOST_SIMULATED else TOO_MANY
         raise DeviceError(f"mesh {grid} needs {grid.size} devices, and there are {len(chosen)}: {way_out}")
     if devices is not None and len(chosen) > grid.size:
         raise DeviceError(f"mesh {grid} needs {grid.size} devices, and {len(chosen)} are given: give exactly as many")

@@ -12,7 +12,7 @@ from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, cut, laid
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
 from shardwise.schedule.makers import gather_matmul
-from shardwise.schedule.strands import is_one_product
+from shardwise.schedule.strands import is_one_matmul
 
 Others = Sequence[Sequence[Any]]
 Parts = Sequence[tuple[Any, Any]]  # of the block, and from how many places above each came
@@ -105,7 +105,7 @@ class _Run:
 
     def added(self, before: Any, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
         """A running sum: a matmul adds to it in its own kernel; what arrived from both sides is one matmul or two."""
-        if len(parts) > 1 and not is_one_product(self.elements_cut(parts, span, wanted, others), before.size):
+        if len(parts) > 1 and not is_one_matmul(self.elements_cut(parts, span, wanted, others), before.size):
             for part in parts:
                 before = self.added(before, [part], span, wanted, others)
             return before

@@ -68,13 +68,13 @@ def side_by_side(strands: list[Strand]) -> list[list[int]]:
     return list(found.values())
 
 
-def is_one_product(cut: float, summed: float) -> bool:
+def is_one_matmul(cut: float, summed: float) -> bool:
     """Whether what arrives from both sides is multiplied in one matmul, and added to the running sum at once.
 
     No compiler takes two cuts of an array into one matmul's kernel: `cut` elements are copied first. Two matmuls, one
     after the other, read and write the `summed` elements of the sum once more.
 
-    >>> is_one_product(cut=2 * 8192 * 1024, summed=8192 * 4096), is_one_product(cut=2 * 8192 * 1024, summed=8192 * 512)
+    >>> is_one_matmul(cut=2 * 8192 * 1024, summed=8192 * 4096), is_one_matmul(cut=2 * 8192 * 1024, summed=8192 * 512)
     (True, False)
     """
     return cut < summed

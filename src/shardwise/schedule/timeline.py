@@ -117,7 +117,7 @@ class Timeline:
     copy_wait_seconds: float
     critical_path: tuple[Span, ...]
     utilisation: float
-    product_flops: float
+    matmul_flops: float
     lanes: tuple[tuple[str, float], ...]
     shares: tuple[Share, ...]
     notes: tuple[str, ...]

@@ -8,7 +8,7 @@ from shardwise.errors import one_line
 from shardwise.schedule.timeline import MEASURED, Span, Timeline
 from shardwise.units import round_step
 
-MARKS = {"compute": "#", "product": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
+MARKS = {"compute": "#", "matmul": "M", "wait": ".", "transfer": "=", "copy": "-", "loop": "~"}
 LEGEND = "M matmuls, # other work, . waiting, = collectives, - copies between memories"
 
 

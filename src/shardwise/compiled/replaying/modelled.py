@@ -68,13 +68,13 @@ def timeline(
         hardware=hardware.name,
         spans=tuple(sorted((_span(*found) for found in flat), key=lambda span: (span.start_seconds, span.lane))),
         step_seconds=run.length / PER_SECOND,
-        compute_seconds=(sums["compute",] + sums["product",]) / PER_SECOND,
+        compute_seconds=(sums["compute",] + sums["matmul",]) / PER_SECOND,
         transfer_seconds=sums["all transfer",] / PER_SECOND,
         exposed_seconds=sums["exposed",] / PER_SECOND,
         copy_wait_seconds=(sums["wait",] - sums["exposed",]) / PER_SECOND,
         critical_path=_critical_path(flat, run.length),
         utilisation=sums["peak_seconds",] * PER_SECOND / run.length if run.length else 0.0,
-        product_flops=float(sums["flops",]),
+        matmul_flops=float(sums["flops",]),
         lanes=_lanes(run),
         shares=_shares(run, collectives),
         notes=tuple(notes),
@@ -91,7 +91,7 @@ def _span(event: Event, offset: int, trip: int | None) -> Span:
 
 
 def _lanes(run: Run) -> tuple[tuple[str, float], ...]:
-    busy = {COMPUTE: run.sums["compute",] + run.sums["product",]}
+    busy = {COMPUTE: run.sums["compute",] + run.sums["matmul",]}
     busy |= {key[1]: value for key, value in sorted(run.sums.items()) if key[0] == "lane" and value}
     return tuple((lane, value / PER_SECOND) for lane, value in busy.items())
 

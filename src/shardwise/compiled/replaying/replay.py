@@ -128,7 +128,7 @@ class _Lanes:
     def _work(self, step: Work) -> None:
         self.made.sums["flops",] += step.flops  # type: ignore[assignment]
         self.made.sums["peak_seconds",] += step.peak_seconds  # type: ignore[assignment]
-        kind = "product" if step.is_matmul else "compute"
+        kind = "matmul" if step.is_matmul else "compute"
         if step.femtoseconds:
             length = step.femtoseconds
             if step.is_matmul and self.player.slowdown > 1:

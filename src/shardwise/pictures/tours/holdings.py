@@ -21,9 +21,9 @@ from shardwise.steps import (
     Step,
     collectives_of,
     consumed,
+    einsum_of,
     kind,
     moved_axes,
-    product_of,
     touched,
 )
 
@@ -164,7 +164,7 @@ def _of(card: Card, name: str) -> Board:
 def step_words(step: Step) -> str:
     """A step in a few words, as what stands over an arrow: its operation, and the axes that it moves along."""
     moved = moved_axes(step)
-    if product_of(step) is not None and not moved:
+    if einsum_of(step) is not None and not moved:
         return "multiply" if len(consumed(step)) > 1 else "sum"
     name = kind(step).removeprefix("collective-")
     return f"{name} {','.join(moved)}" if moved else f"{name} {touched(step)}"
