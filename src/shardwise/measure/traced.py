@@ -116,7 +116,7 @@ def guessed(op: Op) -> Meaning:
     """What an operation is by its name alone, where its compiled text is not at hand.
 
     >>> [guessed(Op(name, 0, "", 0.0, 1.0)).kind for name in ("ppermute.9", "dot.3", "fusion.1", "while.2")]
-    ['transfer', 'product', 'compute', 'nesting']
+    ['transfer', 'matmul', 'compute', 'nesting']
     """
     line = step_of(op.op_name)
     kind = next((kind for begin, kind in KINDS.items() if op.name.startswith(begin)), None)
