@@ -63,7 +63,7 @@ def with_copies(
                 seconds = _put_together(_reader(program, number), bytes_, costs)
                 cost = _beside(cost, seconds, "blocks put together", costs)
             case Einsum():
-                cost = _near(cost, step, bytes_, inputs, fetching, costs, is_kept=_is_sent(_reader(program, number)))
+                cost = _multiplied(cost, step, bytes_, inputs, fetching, costs, is_kept=_is_sent(_reader(program, number)))
                 cost = fetching.read(step.operands, cost)
             case _ if isinstance(step, Fused):
                 sent = {part.array for part in collectives_of(step)}
@@ -142,7 +142,7 @@ def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float
     return costs.put_together(bytes_.made, bytes_.blocks)
 
 
-def _near(
+def _multiplied(
     cost: StepCost, step: Einsum, bytes_: Footprint, inputs: Mapping[str, float], fetching: _Fetching,
     costs: Costs, *, is_kept: bool,
 ) -> StepCost:  # fmt: skip
