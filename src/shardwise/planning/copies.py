@@ -2,6 +2,7 @@
 
 - A matmul reads a slice, and the blocks of a gather, where they are; for others a slice is copied, and the blocks are put
   together first.
+- Where a collective takes the result of a matmul, the chip keeps it, as far as there is room: it is made sooner.
 - Inputs that the chip's own memory has room for are fetched there from the start on, whole, one after the other: a matmul
   or a slice waits for its own.
 

@@ -143,7 +143,7 @@ def _scattered(dim: int, shard: Sequence[int], count: int) -> Tiles:
     """How so many blocks of a scatter lie, of those that no padding mends.
 
     Of two dimensions the compiler pads the slower one, until the rows of each block fill tiles, and then moves each block to
-    its place: of many blocks that takes longer than their sum.
+    its place: of many blocks that takes longer than their sum. Along a dimension that only memory holds first they are summed.
     """
     size, from_end = shard[dim], len(shard) - dim
     if from_end > 2:
