@@ -115,7 +115,7 @@ def _with_options(step: Any, args: Any, target: str, options: str) -> float | No
 
 def _than_options(row: dict[str, Any]) -> float:
     """How many times as fast as the best that the compiler makes of the step, with options or without."""
-    return min(row["before"], *row.get("options", {}).values()) / row["after"]
+    return min([row["before"], *row.get("options", {}).values()]) / row["after"]
 
 
 def _mean(numbers: Sequence[float]) -> str:
