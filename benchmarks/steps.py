@@ -95,6 +95,7 @@ def _measured(step: Any, args: Any, target: str, seconds: float) -> dict[str, An
         "bound": max(line.compute_seconds, wire),
         "changed": [str(place.task.equation) for place in found.changes],
         "left": len(found.left),
+        "compiler_options": found.compiler_options,
         "variants": found.tried,
         "took": time.perf_counter() - began,
         "versions": versions(target),
@@ -130,7 +131,7 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         "was measured. *By options* is the step as it is with the best of three compiler options for overlap "
         f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
         "what its busiest link sends; *variants* were compiled, the function as it is among them: two where no seconds were "
-        "given for more.\n"
+        "given for more, four where the compiler makes rings of its own. *An option*: `sw.overlap` turns these off.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]
@@ -150,6 +151,7 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         waits = [seconds_text(row[name]) for name in ("waiting_before", "waiting_after")]
         cells = [*key.split(" | "), *times, f"{row['speedup']:.2f}", *beside, *waits, seconds_text(row["bound"])]
         changed = f"{len(row['changed'])} of {len(row['changed']) + row['left']}"
+        changed += ", and an option" if row.get("compiler_options") else ""
         yield "| " + " | ".join([*cells, changed, str(row["variants"])]) + " |"
     faults = {key: row["fault"] for key, row in kept.items() if "fault" in row}
     if faults:

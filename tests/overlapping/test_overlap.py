@@ -75,12 +75,12 @@ def test_a_gradient_may_have_its_sum_alone_changed_where_that_compiles_to_be_fas
     """By a clock of the test: the best is one gradient behind its own matmul, and the other's sum behind what comes next."""
     seen: list[tuple[MatmulPlace, ...]] = []
 
-    def compiled(search: Any, kept: tuple[MatmulPlace, ...]) -> float:
-        search.compiled[kept] = None
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        search.compiled[kept, options] = None
         seen.append(kept)
         gradients = [place for place in kept if place.summing or place.sums_only]
         alone = [len(place.program.steps) for place in gradients if place.sums_only]
-        return 10.0 - len(kept) - len(alone) - 5 * (sorted(alone) == [1, 2])
+        return 10.0 - len(kept) - len(alone) - 5 * (sorted(alone) == [1, 2]) + bool(options)
 
     monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
     found = sw.overlap(step, *arguments(), on=ON, seconds=60)
@@ -94,8 +94,31 @@ def test_a_gradient_may_have_its_sum_alone_changed_where_that_compiles_to_be_fas
         assert isinstance(first, Einsum | EinsumScatter), "an operand is moved that the function has moved already"
 
 
+@pytest.mark.parametrize("gained", [1, 20])
+def test_without_the_rings_of_the_compiler_where_that_is_faster(gained: float, monkeypatch):
+    """By a clock of the test: without its own rings all is faster by so much, and each place changed by 1."""
+
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        search.compiled[kept, options] = None
+        return 100.0 - (len(kept) if gained == 1 else -len(kept)) - gained * bool(options)
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    found = sw.overlap(step, *arguments(), on=ON, seconds=60)
+    assert found.compiler_options == {overlapping.OWN_RINGS: "1000000"}
+    assert bool(found.changes) == (gained == 1)
+    assert f"compiled with {overlapping.OWN_RINGS}=1000000" in str(found)
+    assert f"# jax.jit(..., compiler_options={found.compiler_options})" in found.code()
+    assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == 4
+
+
+def test_the_compilers_own_rings_are_a_tpus():
+    assert overlapping._without_own_rings("v5p:2x2x2", MESH)
+    assert not overlapping._without_own_rings("h100:8", MESH)
+    assert not overlapping._without_own_rings(None, sw.make_mesh("x=2"))
+
+
 def test_what_is_returned_compiles_to_what_was_told(found: sw.Overlapped):
-    audit = sw.rehearse(found.function, *arguments(), on=ON, mesh=MESH)
+    audit = sw.rehearse(found.function, *arguments(), on=ON, mesh=MESH, compiler_options=found.compiler_options)
     assert audit.timeline().step_seconds == found.after_seconds
     assert {c.kind for c in audit.collectives} >= {"collective-permute"}
     before = sw.rehearse(step, *arguments(), on=ON, mesh=MESH)

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+
 from shardwise import views
 from shardwise.compiled.audit import Audit
+from shardwise.compiled.targets.compiler_flags import Options
 from shardwise.functions.joining import JOINED
 from shardwise.functions.matmul_places import Left, MatmulPlace
 from shardwise.schedule.timeline import Timeline
@@ -35,6 +38,7 @@ class Overlapped:
             where nothing was compiled.
         tried: how many variants were compiled.
         notes: what else is to be said.
+        options: of the compiler, by name, with which it is faster still: `compiler_options` of `jax.jit`.
     """
 
     function: Callable[..., Any] = field(repr=False)
@@ -46,6 +50,16 @@ class Overlapped:
     after: Compiled | None = field(default=None, repr=False)
     tried: int = 0
     notes: tuple[str, ...] = ()
+    options: Options = ()
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """What `after` was compiled with, for `jax.jit`: empty where the function alone is fastest."""
+        return dict(self.options)
+
+    def jitted(self) -> Callable[..., Any]:
+        """The function under `jax.jit`, with the options of the compiler with which it is fastest."""
+        return jax.jit(self.function, compiler_options=self.compiler_options or None)
 
     @property
     def before_seconds(self) -> float | None:
@@ -74,7 +88,7 @@ class Overlapped:
 
     def code(self) -> str:
         """What to write by hand instead: for each line the call that takes the matmul's place."""
-        lines = []
+        lines = [f"# jax.jit(..., compiler_options={self.compiler_options})"] if self.options else []
         for place in self.changes:
             lines.append(f"# {place.line or 'a line that is not known'}, {place.times} times a call")
             if place.joint is not None:

@@ -23,6 +23,9 @@ def text(found: Overlapped) -> str:
         lines.append(f"   {'with operands as the function brings them: ' if place.sums_only else ''}{steps}")
         plain, planned = seconds_text(place.plain_seconds), seconds_text(place.seconds)
         lines.append(f"   {planned} each time, and {plain} without overlap (modelled)")
+    if found.options:
+        said = ", ".join(f"{name}={value}" for name, value in found.options)
+        lines.append(f"compiled with {said}: run `.jitted()`, or give `compiler_options` to jax.jit")
     if found.left:
         lines.append("left as it is")
     for left in found.left[:SHOWN]:
@@ -39,7 +42,7 @@ def _headline(found: Overlapped) -> str:
     if found.before_seconds is None or found.after_seconds is None:
         return f"{found.name} on {found.target}: nothing was compiled"
     tried = f"{found.tried} variants compiled"
-    if not found.changes:
+    if not found.changes and not found.options:
         return f"{found.name} on {found.target}: {seconds_text(found.before_seconds)}, and nothing was faster ({tried})"
     waits = ""
     if found.before_exposed is not None and found.after_exposed is not None:
@@ -53,8 +56,8 @@ def facts(found: Overlapped) -> dict[str, Any]:
 
     Keys: `name`, `target`, `before_seconds`, `after_seconds`, `before_exposed_seconds`, `after_exposed_seconds` (None where
     nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `matmuls`,
-    that are one, `steps`, `overlap`, `sums_only`, and `seconds` and `plain_seconds` each time, left ones with `reason`), and
-    `notes`.
+    that are one, `steps`, `overlap`, `sums_only`, and `seconds` and `plain_seconds` each time, left ones with `reason`),
+    `compiler_options` and `notes`.
     """
     return {
         "name": found.name,
@@ -87,5 +90,6 @@ def facts(found: Overlapped) -> dict[str, Any]:
             }
             for left in found.left
         ],
+        "compiler_options": found.compiler_options,
         "notes": list(found.notes),
     }

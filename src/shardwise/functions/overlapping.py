@@ -12,7 +12,9 @@ from typing import Any
 
 import jax
 
+from shardwise.chips.topology import Topology
 from shardwise.compiled.compiling import audit, name_of, rehearse
+from shardwise.compiled.targets.compiler_flags import Options, flags
 from shardwise.errors import CompileError, ShardwiseError, one_line
 from shardwise.functions.diagnosing import mesh_of
 from shardwise.functions.matmul_places import Left, MatmulPlace, found_places, replacing
@@ -24,6 +26,7 @@ from shardwise.runtime.devices import AnyMesh, hardware_of
 
 SECONDS = 120.0
 SWITCH = "SHARDWISE_OVERLAP"
+OWN_RINGS = "xla_jf_spmd_threshold_for_windowed_einsum_mib"  # where TPU compilers make rings of their own
 
 
 def overlap(
@@ -33,7 +36,9 @@ def overlap(
 
     The function is traced with its gradients, loops and checkpoints as they are. Each matmul whose operands or result move
     is planned as the equation that it is, with the layouts that it has there. Then the whole function is compiled, before and
-    after, and places are dropped for as long as that makes it faster: the result is never slower than what was given.
+    after, and places are dropped for as long as that makes it faster: the result is never slower than what was given. Both are
+    compiled without the rings that TPU compilers make of matmuls by themselves, too: where that is faster, the result has
+    `compiler_options` to be jitted with.
 
     >>> import jax, jax.numpy as jnp, shardwise as sw
     >>> mesh = jax.sharding.AbstractMesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -49,7 +54,8 @@ def overlap(
         args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`.
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
-        seconds: how long variants are compiled at most, beyond the function as it is and one with every place changed.
+        seconds: how long variants are compiled at most, beyond the function as it is and one with every place changed, each
+            with the compiler's own rings and without.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time.
@@ -69,13 +75,13 @@ def overlap(
         places, left = found_places(function, args, on, where, chip)
     except NoPassesError as error:
         return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
-    search = _Search(function, args, on, where, seconds)
+    search = _Search(function, args, on, where, seconds, _without_own_rings(on, where))
     search.seconds(())
-    kept = search.best(places)
+    kept, options = search.best(places) if places or left else ((), ())
     dropped = [place for place in places if not any(place.paths == each.paths for each in kept)]
     return Overlapped(
-        search.variant(kept), name, target, kept, (*left, *map(_dropped, dropped)), search.compiled[()], search.compiled[kept],
-        len(search.tried), tuple(search.notes),
+        search.variant(kept), name, target, kept, (*left, *map(_dropped, dropped)), search.compiled[(), ()],
+        search.compiled[kept, options], len(search.tried), tuple(search.notes), options,
     )  # fmt: skip
 
 
@@ -110,7 +116,7 @@ def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Calla
             key = (tree, tuple(map(_kind, leaves)))
             if key not in known:
                 found = overlap(function, *args, mesh=mesh, seconds=seconds)
-                known[key] = jax.jit(found.function) if found.changes else function
+                known[key] = found.jitted() if found.changes or found.options else function
             return known[key](*args)
 
         return chosen
@@ -124,15 +130,27 @@ def _kind(leaf: Any) -> object:
     return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None) if isinstance(leaf, jax.Array) else None
 
 
+def _without_own_rings(on: str | None, mesh: AnyMesh) -> Options:
+    """The options that keep a TPU compiler from rings of its own; none for other devices."""
+    attached = mesh.devices.flat[0].platform if isinstance(mesh, jax.sharding.Mesh) else ""
+    if (attached if on is None else Topology.parse(on).kind) != "tpu":
+        return ()
+    return tuple((flag.name, flag.value) for flag in flags("tpu") if flag.name == OWN_RINGS)
+
+
 def _dropped(place: MatmulPlace) -> Left:
     return Left(place.line, str(place.task.equation), "with it the whole function was no faster", place.times)
 
 
+Variant = tuple[tuple[MatmulPlace, ...], Options]
+
+
 @dataclass
 class _Search:
-    """Variants of a function, compiled: the places that each changes, and how long a call of it takes.
+    """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
-    Those after the first two, the function as it is and one with every place changed, are compiled in `most_seconds`.
+    Those after the first, the function as it is and one with every place changed, each with the compiler's own rings and
+    without, are compiled in `most_seconds`.
     """
 
     function: Callable[..., Any]
@@ -140,9 +158,11 @@ class _Search:
     on: str | None
     mesh: AnyMesh
     most_seconds: float
+    without: Options = ()  # what keeps the compiler from rings of its own
+    options: Options = ()  # in force
     until: float = math.inf
-    compiled: dict[tuple[MatmulPlace, ...], Compiled] = field(default_factory=dict)
-    tried: dict[tuple[MatmulPlace, ...], float] = field(default_factory=dict)
+    compiled: dict[Variant, Compiled] = field(default_factory=dict)
+    tried: dict[Variant, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def variant(self, places: Sequence[MatmulPlace]) -> Callable[..., Any]:
@@ -150,24 +170,24 @@ class _Search:
 
     def seconds(self, places: tuple[MatmulPlace, ...]) -> float:
         """How long a call takes with these places changed, by the compiled schedule; infinitely, where it does not compile."""
-        if places not in self.tried:
-            self.tried[places] = self._compiled(places)
-            if len(self.tried) == 2:
-                self.until = time.monotonic() + self.most_seconds
-        return self.tried[places]
+        variant = places, self.options
+        if variant not in self.tried:
+            self.tried[variant] = self._compiled(*variant)
+        return self.tried[variant]
 
-    def _compiled(self, places: tuple[MatmulPlace, ...]) -> float:
+    def _compiled(self, places: tuple[MatmulPlace, ...], options: Options) -> float:
         function = self.variant(places)
         try:
             if self.on is None:
-                found = audit(function, *self.args, mesh=self.mesh)
+                given = jax.jit(function, compiler_options=dict(options)) if options else function
+                found = audit(given, *self.args, mesh=self.mesh)
             else:
-                found = rehearse(function, *self.args, on=self.on, mesh=self.mesh)
+                found = rehearse(function, *self.args, on=self.on, mesh=self.mesh, compiler_options=dict(options))
             line = found.timeline()
-            self.compiled[places] = Compiled(found, line)
-            return float("inf") if places and found.fits is False else line.step_seconds
+            self.compiled[places, options] = Compiled(found, line)
+            return float("inf") if (places or options) and found.fits is False else line.step_seconds
         except ShardwiseError as error:
-            if not places:
+            if not places and not options:
                 raise
             self.notes.append(f"a variant does not compile: {one_line(str(error))[:200]}")
             return float("inf")
@@ -176,13 +196,25 @@ class _Search:
     def late(self) -> bool:
         return time.monotonic() >= self.until
 
-    def best(self, places: Sequence[MatmulPlace]) -> tuple[MatmulPlace, ...]:
+    def best(self, places: Sequence[MatmulPlace]) -> Variant:
         """What is kept: all places are changed, one way or another, or none; then one after another otherwise, if faster."""
-        if not places:
-            return ()
-        kept: list[MatmulPlace | None] = [None] * len(places)
+        none: list[MatmulPlace | None] = [None] * len(places)
+        both = (none, [place.first for place in places])
+        _, self.options, kept = min(
+            ((self._with(options, each), options, each) for options in dict.fromkeys(((), self.without)) for each in both),
+            key=lambda found: found[0],
+        )
+        self.until = time.monotonic() + self.most_seconds
+        return self._improved(places, kept), self.options
+
+    def _with(self, options: Options, places: Sequence[MatmulPlace | None]) -> float:
+        self.options = options
+        return self.seconds(_chosen(places))
+
+    def _improved(self, places: Sequence[MatmulPlace], kept: list[MatmulPlace | None]) -> tuple[MatmulPlace, ...]:
+        """What is faster than what is kept, with the same options."""
         gradients = ([_summing(place, way) for place in places] for way in (0, -1) if any(place.summing for place in places))
-        for tried in ([place.first for place in places], *gradients, [place.furthest for place in places]):
+        for tried in (*gradients, [place.furthest for place in places]):
             if not self.late and self.seconds(_chosen(tried)) < self.seconds(_chosen(kept)):
                 kept = tried
         sign = 1 if any(kept) else -1
