@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 import time
@@ -159,7 +160,6 @@ class _Search:
     mesh: AnyMesh
     most_seconds: float
     without: Options = ()  # what keeps the compiler from rings of its own
-    options: Options = ()  # in force
     until: float = math.inf
     compiled: dict[Variant, Compiled] = field(default_factory=dict)
     tried: dict[Variant, float] = field(default_factory=dict)
@@ -168,9 +168,9 @@ class _Search:
     def variant(self, places: Sequence[MatmulPlace]) -> Callable[..., Any]:
         return rewritten(self.function, replacing(places, self.mesh)) if places else self.function
 
-    def seconds(self, places: tuple[MatmulPlace, ...]) -> float:
+    def seconds(self, places: tuple[MatmulPlace, ...], options: Options = ()) -> float:
         """How long a call takes with these places changed, by the compiled schedule; infinitely, where it does not compile."""
-        variant = places, self.options
+        variant = places, options
         if variant not in self.tried:
             self.tried[variant] = self._compiled(*variant)
         return self.tried[variant]
@@ -200,22 +200,22 @@ class _Search:
         """What is kept: all places are changed, one way or another, or none; then one after another otherwise, if faster."""
         none: list[MatmulPlace | None] = [None] * len(places)
         both = (none, [place.first for place in places])
-        _, self.options, kept = min(
-            ((self._with(options, each), options, each) for options in dict.fromkeys(((), self.without)) for each in both),
-            key=lambda found: found[0],
-        )
+        choices = itertools.product(dict.fromkeys(((), self.without)), both)
+        options, kept = min(choices, key=lambda choice: self.seconds(_chosen(choice[1]), choice[0]))
         self.until = time.monotonic() + self.most_seconds
-        return self._improved(places, kept), self.options
+        return self._improved(places, kept, options), options
 
-    def _with(self, options: Options, places: Sequence[MatmulPlace | None]) -> float:
-        self.options = options
-        return self.seconds(_chosen(places))
-
-    def _improved(self, places: Sequence[MatmulPlace], kept: list[MatmulPlace | None]) -> tuple[MatmulPlace, ...]:
+    def _improved(
+        self, places: Sequence[MatmulPlace], kept: list[MatmulPlace | None], options: Options
+    ) -> tuple[MatmulPlace, ...]:  # fmt: skip
         """What is faster than what is kept, with the same options."""
+
+        def faster(tried: Sequence[MatmulPlace | None]) -> bool:
+            return self.seconds(_chosen(tried), options) < self.seconds(_chosen(kept), options)
+
         gradients = ([_summing(place, way) for place in places] for way in (0, -1) if any(place.summing for place in places))
         for tried in (*gradients, [place.furthest for place in places]):
-            if not self.late and self.seconds(_chosen(tried)) < self.seconds(_chosen(kept)):
+            if not self.late and faster(tried):
                 kept = tried
         sign = 1 if any(kept) else -1
         for number in sorted(range(len(places)), key=lambda number: (not places[number].summing, sign * places[number].gain)):
@@ -229,7 +229,7 @@ class _Search:
                     self.notes.append("the time was up before every place had been tried alone: seconds= gives more")
                     return _chosen(kept)
                 tried = [*kept[:number], other, *kept[number + 1 :]]
-                if self.seconds(_chosen(tried)) < self.seconds(_chosen(kept)):
+                if faster(tried):
                     kept = tried
         return _chosen(kept)
 

@@ -1,4 +1,4 @@
-"""Which fused programs are worth it: those of plain candidates whose transfers may hide behind matmuls."""
+"""Which fused programs are worth it: those of plain candidates whose transfers matmuls may overlap."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def steps_costs(candidate: Candidate) -> dict[Step, StepCost]:
 
 
 def _unhidden_seconds(candidate: Candidate) -> float:
-    """What no fused form of a candidate is faster than: all steps but those that may hide behind a matmul."""
+    """What no fused form of a candidate is faster than: all steps but those that a matmul may overlap."""
     hiding = (AllGather, ReduceScatter, AllReduce)
     steps = zip(candidate.program.steps, candidate.estimate.steps, strict=True)
     return math.fsum(cost.seconds for step, cost in steps if not isinstance(step, hiding))

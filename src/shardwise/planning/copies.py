@@ -20,12 +20,9 @@ from shardwise.planning.tiles import Blocks
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
-    AllReduce,
-    AllToAll,
-    CollectivePermute,
+    Collective,
     Einsum,
     Fused,
-    ReduceScatter,
     Slice,
     Step,
     collectives_of,
@@ -64,7 +61,9 @@ def with_copies(
                 seconds = _put_together(_reader(program, number), bytes_, costs)
                 cost = _beside(cost, seconds, "blocks put together", costs)
             case Einsum():
-                cost = _multiplied(cost, step, bytes_, inputs, fetching, costs, is_kept=_is_sent(_reader(program, number)))
+                cost = _multiplied(
+                    cost, step, bytes_, inputs, fetching, costs, is_kept=isinstance(_reader(program, number), Collective)
+                )
                 cost = fetching.read(step.operands, cost)
             case _ if isinstance(step, Fused):
                 sent = {part.array for part in collectives_of(step)}
@@ -156,8 +155,3 @@ def _multiplied(
     flops = costs.arithmetic.name("FLOPs", cost.flops, "FLOPs")
     read = costs.arithmetic.name("read", float(bytes_.took) * (1 - near * (1 - FETCHED)), "B")
     return _instead(cost, costs.einsum(flops, read, bytes_.made, is_kept=is_kept))
-
-
-def _is_sent(reader: Step | None) -> bool:
-    """Whether a collective takes what a step made."""
-    return isinstance(reader, AllGather | AllReduce | AllToAll | CollectivePermute | ReduceScatter)

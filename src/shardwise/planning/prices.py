@@ -124,7 +124,7 @@ class Costs:
             whole = max(in_bytes, out_bytes)
             seconds = self.arithmetic.name("", self._price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
         else:
-            seconds = self._price(kind, axes, odd=blocks.is_odd)(in_bytes, out_bytes)
+            seconds = self._price(kind, axes, odd=blocks.splits_rows)(in_bytes, out_bytes)
         laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 

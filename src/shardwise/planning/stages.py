@@ -203,7 +203,7 @@ def _to_go(stage: Stage, root: Node) -> tuple[Callable[[State], float], Callable
 
 
 def _floor(stage: Stage, root: Node) -> float:
-    """What no program is faster than, whether transfers hide behind matmuls or not."""
+    """What no program is faster than, whether matmuls overlap the transfers or not."""
     if isinstance(root, Leaf) and not stage.result.free:
         return moving_floor(stage.costs, stage.task.sizes, root.names, root.state, state_of(stage.result.layout))
     return floor_of(root, stage.task.sizes, stage.costs)

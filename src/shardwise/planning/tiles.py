@@ -40,8 +40,8 @@ class Blocks(NamedTuple):
     padded: float = 1.0
 
     @property
-    def is_odd(self) -> bool:
-        """Whether a block of a gather has no even number of rows of 8."""
+    def splits_rows(self) -> bool:
+        """Whether a block of a gather ends within the rows of a tile."""
         return self.tiles in ("rows", "torn")
 
     @property
@@ -98,17 +98,17 @@ def blocks_of(
 
     Args:
         dims: by position, that which it joins or cuts along; of an all-to-all that which it joins along, and which it cuts.
-        order: of the dimensions in memory; by default as they are. What is scattered is laid out for it by the matmul before.
+        order: of the dimensions in memory; by default as they are. What is scattered lies as what is left of it.
     """
     if kind not in ("all-gather", "reduce-scatter", "all-to-all", "slice"):
         return PLAIN
-    order = memory_order(tuple(after)) if kind == "reduce-scatter" else order or tuple(range(len(before)))
+    held = memory_order(tuple(after))
+    order = held if kind == "reduce-scatter" else order or tuple(range(len(before)))
     first, target_first = dims[0] == 0, dims[1] == 0
     dim, target = order.index(dims[0]), order.index(dims[1])
     size, made = [before[each] for each in order], [after[each] for each in order]
     deep, identity = any(one > 1 for one in made[:-2]), tuple(range(len(order)))
-    transposed = memory_order(tuple(after)) != order
-    elements = _padded(made, identity, whole_tiles=True) if kind == "slice" else _padded(after, memory_order(tuple(after)))
+    elements = _padded(made, identity, whole_tiles=True) if kind == "slice" else _padded(after, held)
     padded = elements / max(1, math.prod(made))
     match kind:
         case "all-gather":
@@ -121,7 +121,7 @@ def blocks_of(
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))
         case _:
             tiles = "whole"
-    return Blocks(first, target_first, tiles, deep, transposed, padded)
+    return Blocks(first, target_first, tiles, deep, held != order, padded)
 
 
 def _is_whole(dim: int, shard: Sequence[int]) -> bool:
