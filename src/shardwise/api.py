@@ -120,7 +120,7 @@ def _check_target(confirm: str | None) -> None:
         Topology.parse(confirm)
     except HardwareError as error:
         here = f'or confirm="{HERE}", which runs the first candidates on the devices of the mesh'
-        raise HardwareError(f"confirm={quoted(confirm)}: {error}\n  {here}") from None
+        raise HardwareError(f"{error}\n  {here}") from None
 
 
 def _confirmed(found: Ranking, on: str, mesh: Any, arrays: tuple[Any, ...]) -> tuple[Candidate, ...]:

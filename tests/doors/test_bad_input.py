@@ -530,7 +530,7 @@ def test_put_pads_on_a_clear_word_only(mesh: jax.sharding.Mesh):
 
 def test_devices_that_are_none_confirm_nothing():
     said = refusal(HardwareError, lambda: sw.plan("A[I_x] -> A[I]", sizes={"I": 8}, mesh="x=2", confirm="nowhere"))
-    assert said.startswith("confirm='nowhere': nowhere: no devices 'nowhere'")
+    assert said.startswith("nowhere: no devices 'nowhere'\n^  known are ")  # the caret stands under the fault
     assert 'or confirm="here", which runs the first candidates on the devices of the mesh' in said
 
 
