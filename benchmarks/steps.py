@@ -50,7 +50,7 @@ HEAD = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--on", default=",".join(TARGETS), help="targets with commas (default: all)")
-    parser.add_argument("--only", default="", help="steps with commas (default: all)")
+    parser.add_argument("--only", default="", help="steps, or how their names begin, with commas (default: all)")
     parser.add_argument("--ways", default="", help="layouts with commas (default: all)")
     parser.add_argument("--seconds", type=float, default=0.0, help="beyond two compiles of each step (default 0)")
     parser.add_argument("--fresh", action="store_true", help="compile again what the JSON holds")
@@ -61,7 +61,7 @@ def main() -> None:
     for target in [] if given.page else given.on.split(","):
         for way in WAYS:
             for name, (loss, shapes, of_tokens) in programs(way).items():
-                chosen = name in (given.only.split(",") if given.only else [name])
+                chosen = name.startswith(tuple(given.only.split(",")))
                 chosen = chosen and way.name in (given.ways.split(",") if given.ways else [way.name])
                 key = f"{name} | {way.name} | {target}"
                 if not chosen or (key in kept and not given.fresh):
@@ -130,8 +130,8 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU "
         "was measured. *By options* is the step as it is with the best of three compiler options for overlap "
         f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
-        "what its busiest link sends; *variants* were compiled, the function as it is among them: two where no seconds were "
-        "given for more, four where the compiler makes rings of its own. *An option*: `sw.overlap` turns these off.\n"
+        "what its busiest link sends; *variants* were compiled, the function as it is among them: two to six where no "
+        "seconds were given for more. *An option*: `sw.overlap` turns rings that the compiler makes off.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from kept import kept_texts  # noqa: F401  a fixture
 
-from shardwise.functions.matmul_places import found_places, replacing
+from shardwise.functions.replacing import found_places, replacing
 from shardwise.functions.rewriting import rewritten
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "decoder"))

@@ -12,7 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import shardwise as sw
 from shardwise.functions import background
-from shardwise.functions.matmul_places import MatmulPlace, found_places, replacing
+from shardwise.functions.matmul_places import MatmulPlace
+from shardwise.functions.replacing import found_places, replacing
 from shardwise.functions.rewriting import rewritten
 from shardwise.steps import EinsumGather, EinsumScatter
 

@@ -17,7 +17,8 @@ import shardwise as sw
 from shardwise.cli import main
 from shardwise.errors import CompileError, MeshError
 from shardwise.functions import overlapping
-from shardwise.functions.matmul_places import MatmulPlace, replacing
+from shardwise.functions.matmul_places import MatmulPlace
+from shardwise.functions.replacing import replacing
 from shardwise.functions.rewriting import rewritten
 from shardwise.steps import Einsum, EinsumScatter
 

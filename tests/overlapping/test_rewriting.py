@@ -15,7 +15,8 @@ from random_functions import SIZE, drawn
 
 import shardwise as sw
 from shardwise.functions import background
-from shardwise.functions.matmul_places import MatmulPlace, found_places, replacing
+from shardwise.functions.matmul_places import MatmulPlace
+from shardwise.functions.replacing import found_places, replacing
 from shardwise.functions.rewriting import rewritten
 
 CHIP = "tpu-v5e"
@@ -116,6 +117,25 @@ def by_hand_at(a: Any, b: Any) -> Any:
         return (2 * ((2 * looped @ b) if positive else looped - b) @ b).sum()
 
     return function
+
+
+def test_transposes_around_a_matmul_are_part_of_it():
+    """Or its steps would run on arrays in one order, and a copy would bring them into the other."""
+    mesh = mesh_of("x=2, y=4")
+
+    def function(w: Any, x: Any) -> Any:
+        return jnp.tanh(jnp.einsum("bsd,df->sbf", x, w)).sum()
+
+    args = [
+        jax.device_put(np.random.default_rng(0).normal(size=shape).astype(np.float32), NamedSharding(mesh, jax.P(*spec)))
+        for shape, spec in (((8, 16), ("x", "y")), ((4, 8, 8), ("x", "y")))
+    ]
+    gradient = jax.grad(function)
+    found = places(gradient, tuple(args), mesh)
+    way_back = next(place for place in found if place.orders[0].result == (1, 0))
+    assert [way_back.task.sizes[dim] for dim in way_back.task.equation.result.dims] == [8, 16]
+    again = jax.jit(rewritten(gradient, replacing(found, mesh)))(*args)
+    np.testing.assert_allclose(again, jax.jit(gradient)(*args), rtol=1e-4, atol=1e-5)
 
 
 def test_what_has_a_derivative_of_its_own_is_left_as_it_is():

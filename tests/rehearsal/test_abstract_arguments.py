@@ -197,3 +197,16 @@ def test_a_function_that_cannot_be_traced_tells_its_own_error_and_line(away):
 def test_an_error_of_shardwise_stays_what_it_is(away):
     with pytest.raises((LayoutError, ShardwiseError), match="x splits both"):
         lower_on(lambda a: sw.einsum("A[I_x,J_x] -> S[I_x]", a), (np.ones((8, 8), np.float32),), on(away), away)
+
+
+@pytest.mark.needs("tpu")
+def test_an_abstract_mesh_in_constraints_and_maps_by_hand_is_that_of_the_devices():
+    """As one writes it where none are attached: the mesh in force has their kind, and JAX takes the two for others."""
+    mesh, spec = jax.sharding.AbstractMesh((2, 4), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2), jax.P("x", "y")
+
+    def function(a):
+        laid = jax.lax.with_sharding_constraint(a, spec)
+        return jax.shard_map(lambda shard: jax.lax.psum(shard, "y"), mesh=mesh, in_specs=spec, out_specs=jax.P("x"))(laid)
+
+    a = jax.ShapeDtypeStruct((256, 1024), "bfloat16", sharding=jax.NamedSharding(mesh, spec))
+    assert [each.kind for each in sw.rehearse(function, a, on="v5e:2x4").collectives] == ["all-reduce"]

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from shardwise.functions.rewriting import Path, makers_of, source_of
+from shardwise.functions.rewriting import Path, inverse, makers_of, source_of, users_of
 from shardwise.layout import Axes, Layout
 from shardwise.notation import Equation, Operand
 
@@ -71,7 +71,7 @@ class Part:
     def parted(self, block: Any, mesh: Any) -> Any:
         local = self.layout.shard_shape(dict(zip(self.layout.names, self.sizes, strict=True)), mesh)
         transposed = block.reshape([local[place] for place in self.permutation])
-        return jnp.transpose(transposed, _inverse(self.permutation))
+        return jnp.transpose(transposed, inverse(self.permutation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _width(part: Part, grid: Any) -> int:
 
 def groups(jaxpr: Jaxpr, found: Mapping[Path, JaxprEqn]) -> Iterator[Group]:
     """The matmuls of a jaxpr, of those found, that may be one."""
-    makers, users = makers_of(jaxpr), _users_of(jaxpr)
+    makers, users = makers_of(jaxpr), users_of(jaxpr)
     alike: dict[object, list[Path]] = {}
     for path, equation in found.items():
         contracted, batch = equation.params["dimension_numbers"]
@@ -153,19 +153,6 @@ def groups(jaxpr: Jaxpr, found: Mapping[Path, JaxprEqn]) -> Iterator[Group]:
     for key, paths in alike.items():
         if len(paths) > 1:
             yield Group(tuple(sorted(paths)), key[0])  # type: ignore[index]
-
-
-def _users_of(jaxpr: Jaxpr) -> dict[Any, list[JaxprEqn | None]]:
-    """Each use of a variable: the equation that takes it, None for the results of the jaxpr."""
-    users: dict[Any, list[JaxprEqn | None]] = {}
-    for equation in jaxpr.eqns:
-        for var in equation.invars:
-            if not isinstance(var, Literal):
-                users.setdefault(var, []).append(equation)
-    for var in jaxpr.outvars:
-        if not isinstance(var, Literal):
-            users.setdefault(var, []).append(None)
-    return users
 
 
 def _total(var: Any, users: Mapping[Any, Sequence[JaxprEqn | None]]) -> Any:
@@ -297,7 +284,3 @@ def _joined(arrays: Sequence[_Lettered]) -> tuple[tuple[Part, ...], Layout, int]
     assert split is not None
     dims.insert(at, (JOINED, split))
     return tuple(parts), Layout(tuple(dims)), width
-
-
-def _inverse(permutation: Sequence[int]) -> list[int]:
-    return sorted(range(len(permutation)), key=permutation.__getitem__)

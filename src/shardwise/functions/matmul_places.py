@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn
-from jax.sharding import AxisType
 
 from shardwise.compiled.facts import Line
-from shardwise.compiled.targets.lowering import lower_on
 from shardwise.errors import ShardwiseError, one_line
 from shardwise.functions.background import in_background
-from shardwise.functions.joining import Group, Joint, Member, groups, joint_of
-from shardwise.functions.rewriting import Path, Replace, Replacement, Together, rewritten
-from shardwise.intent.flowgraph import Graph, Operation, Value, root_of
-from shardwise.intent.propagation import intended
+from shardwise.functions.joining import JOINED, Group, Joint, Member, groups, joint_of
+from shardwise.functions.rewriting import Path, Replacement, Together, makers_of, users_of
+from shardwise.functions.sights import Left, Sight, Where, laid, mesh_in_force, part_of_axis
+from shardwise.functions.transposes import Orders, orders_of
+from shardwise.intent.flowgraph import Graph, root_of
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranking
 from shardwise.program import Program
-from shardwise.runtime.devices import AnyMesh
-from shardwise.steps import Einsum, EinsumScatter, Fused
+from shardwise.steps import Einsum, EinsumGather, EinsumScatter, Fused, Step, describe
 
-_MARK = "shardwise_matmul_"
-_MARKED = re.compile(_MARK + r"(\d+)")
 _LETTERS = "IJKLMNPQRSTVWXYZ"  # more than the dimensions of any matmul
 NEARLY = 1.25  # times the fastest program's: what a transfer behind a matmul may take alone, since a step waits for all others
-Where = Any  # a hardware, by name or as it is; a topology; or where a mesh's devices stand
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A matmul that stays as it is, and why; `times` it runs in one call."""
-
-    line: Line | None
-    equation: str
-    reason: str
-    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +53,8 @@ class MatmulPlace:
 
     Attributes:
         groups: where they stand in the function: each alone, or those that are one; `looks` is what they look like there.
+        orders: of each of those that are one; `as_written` is the same place with arrays in the orders of the matmul itself,
+            where they are others.
         joint: how the arrays of those that are one become those of one matmul.
         candidate: the fastest program for one of them alone, with its estimate.
         program: what takes their place: that program, or the same with its sums by permutes, or its gathers too.
@@ -91,9 +77,13 @@ class MatmulPlace:
     seconds: float
     plain_seconds: float
     times: int
+    orders: tuple[Orders, ...]
     joint: Joint | None = None
     summing: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
+    as_written: MatmulPlace | None = field(default=None, repr=False, compare=False)
     sums_only: bool = False
+
+    otherwise = "without overlap"  # what `plain_seconds` are of
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -108,7 +98,7 @@ class MatmulPlace:
     def ways(self) -> tuple[MatmulPlace, ...]:
         """Each of the programs in their place."""
         found = tuple(replace(self, program=program) for program in self.programs)
-        return (*found, *self.summing)
+        return (*found, *(() if self.as_written is None else self.as_written.ways), *self.summing)
 
     @property
     def first(self) -> MatmulPlace | None:
@@ -119,6 +109,56 @@ class MatmulPlace:
     def furthest(self) -> MatmulPlace | None:
         """With gathers by permutes, where there are any."""
         return self.first if self.gathering is None else replace(self, program=self.gathering)
+
+    @property
+    def together(self) -> int:
+        """How many matmuls are one."""
+        return len(self.looks)
+
+    @property
+    def overlap(self) -> str:
+        """How a transfer runs behind the matmul, as `overlap=` names it; `"none"` where none does."""
+        found = (step for step in self.program.steps if isinstance(step, Fused) and not _is_background(step))
+        return next((getattr(step, "way", "rotate") for step in found), "none")
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """Its steps in words."""
+        return tuple(describe(step) for step in self.program.steps)
+
+    def code(self) -> list[str]:
+        """What to write by hand in its place, in lines."""
+        lines = []
+        if self.joint is not None:
+            lines.append(f"# {len(self.looks)} matmuls as one, each device's parts of their arrays side by side along {JOINED}")
+        if self.sums_only:
+            lines.append("# a and b as they lie before the matmul, where the function or its compiler has moved them")
+        lines += [f"# {describe(step)}" for step in self.program.steps if _is_background(step)]
+        how = f'"{self.overlap}"' if self.overlap != "none" else "False"
+        exact = f", preferred_element_type={self.task.accumulated!r}" if self.task.accumulated else ""
+        return [*lines, f'c = sw.einsum("{self.task.equation}", a, b, overlap={how}{exact})']
+
+    def replacement(self, path: Path, equation: JaxprEqn, jaxpr: Jaxpr, mesh: Any) -> Replacement | None:
+        """The planned program for the matmul of a path, unless it looks otherwise than what was planned."""
+        from shardwise.runtime.execute import planned_function
+        from shardwise.runtime.lower import Arithmetic
+
+        group = next(group for group in self.groups if path in group)
+        if self.looks[group.index(path)] != looks_of(equation):
+            return None
+        arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
+
+        def run(*operands: Any) -> Any:
+            on = mesh_in_force(mesh)
+            alone = planned_function(self.task, self.program, on, arithmetic)
+            pairs = zip(self.orders, operands[0::2], operands[1::2], strict=True)
+            taken = [array for orders, *pair in pairs for array in orders.taken(pair)]
+            if self.joint is None:
+                return self.orders[0].given(alone(*taken))
+            made = self.joint.computed(alone, on, self.task.mesh)(*taken)
+            return tuple(orders.given(each) for orders, each in zip(self.orders, made, strict=True))
+
+        return run if self.joint is None else Together(group, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +175,7 @@ class _Posed:
 class _Seen:
     """A matmul at which something moves: where it stands, what it poses, and of which arrays.
 
+    `as_written` is what it poses without the transposes around it, where there are any.
     `summed` is what it poses with operands as the function brings them, where it is that of a gradient, operands are moved and
     the result is summed: it takes what the forward pass has moved already.
     """
@@ -142,36 +183,25 @@ class _Seen:
     path: Path
     line: Line | None
     equation: JaxprEqn
+    orders: Orders
     posed: _Posed
+    as_written: _Posed | None
     summed: _Posed | None
     times: int
     member: Member
 
 
-def found_places(
-    function: Callable[..., Any], args: tuple[Any, ...], on: str | None, mesh: AnyMesh, where: Where, forced: str = ""
+def matmul_places(
+    graph: Graph, sights: Sequence[Sight], jaxprs: Mapping[Path, Jaxpr], where: Where, forced: str
 ) -> tuple[list[MatmulPlace], list[Left]]:  # fmt: skip
-    """Where transfers may run behind matmuls, the most promising first; and what is left alone although something moves.
+    """The matmuls at which something moves, and those left alone, of what is seen in a graph.
 
     Args:
-        on: the devices that it is lowered for, as `"v5e:4x4"`; None for those of the mesh.
-        where: what is planned for.
+        jaxprs: by the path of what holds them.
         forced: how transfers are to run behind matmuls, as `overlap=` names it, also where another program is faster.
-
-    Raises:
-        CompileError: the function cannot be traced; NoPassesError: its layouts cannot be told.
     """
-    equations: dict[Path, JaxprEqn] = {}
-    jaxprs: dict[Path, Jaxpr] = {}  # by the path of what holds them
-    numbers: dict[Path, int] = {}
-
-    def marked(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> str:
-        equations[path], jaxprs[path[:-1]] = equation, jaxpr
-        return f"{_MARK}{numbers.setdefault(path, len(numbers))}"
-
-    lowering = lower_on(rewritten(function, marked), args, on, mesh)
-    graph = intended(lowering.module, [each.name for each in lowering.arguments]).graph()
-    seen = list(_seen(graph, list(numbers), equations, any(kind == AxisType.Explicit for kind in mesh.axis_types)))
+    around = {path: (makers_of(jaxpr), users_of(jaxpr)) for path, jaxpr in jaxprs.items()}
+    seen = [each for sight in sights if (each := _seen(graph, sight, *around[sight.path[:-1]])) is not None]
     planning = _Planning(graph.mesh, where, forced)
     counts = Counter(each.path for each in seen)  # one that runs in several places may look otherwise in each
     for path, jaxpr in jaxprs.items():
@@ -180,7 +210,7 @@ def found_places(
             planning.join(group, [here[path] for path in group.paths])
     for each in seen:
         planning.add(each)
-    return sorted(planning.places.values(), key=lambda place: -place.gain), list(planning.left.values())
+    return list(planning.places.values()), list(planning.left.values())
 
 
 @dataclass
@@ -232,7 +262,8 @@ class _Planning:
     def _place(self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None) -> None:
         looks, paths = tuple(looks_of(each.equation) for each in seen), tuple(each.path for each in seen)
         summed = seen[0].summed if joint is None else None
-        key, times = (seen[0].line, looks, posed, summed, joint), seen[0].times
+        orders = tuple(each.orders for each in seen)
+        key, times = (seen[0].line, looks, orders, posed, summed, joint), seen[0].times
         known = self.places.get(key)
         if known is not None:
             stand = known.groups if paths in known.groups else (*known.groups, paths)
@@ -240,10 +271,20 @@ class _Planning:
             return
         place = MatmulPlace(
             seen[0].line, (paths,), looks, planned.task, planned.best, planned.programs[0], planned.programs,
-            planned.gathering, planned.best.seconds, planned.plain.seconds, times, joint,
+            planned.gathering, planned.best.seconds, planned.plain.seconds, times, orders, joint,
         )  # fmt: skip
         summing = () if summed is None else tuple(self._summing(summed, place))
-        self.places[key] = replace(place, summing=summing)
+        self.places[key] = replace(place, summing=summing, as_written=self._as_written(seen[0], place))
+
+    def _as_written(self, each: _Seen, place: MatmulPlace) -> MatmulPlace | None:
+        planned = None if each.as_written is None or place.joint is not None else self.planned(each.as_written)
+        if not isinstance(planned, _Planned) or not planned.programs:
+            return None
+        return replace(
+            place, task=planned.task, candidate=planned.best, program=planned.programs[0], programs=planned.programs,
+            gathering=planned.gathering, seconds=planned.best.seconds, plain_seconds=planned.plain.seconds,
+            orders=(each.orders.none,),
+        )  # fmt: skip
 
     def _summing(self, posed: _Posed, place: MatmulPlace) -> Iterator[MatmulPlace]:
         """A place with no more changed than its sum: behind its own matmul, and behind what comes after it."""
@@ -268,42 +309,45 @@ class _Planning:
                 )  # fmt: skip
 
 
-def _seen(graph: Graph, paths: Sequence[Path], equations: Mapping[Path, JaxprEqn], explicit: bool) -> Iterator[_Seen]:
-    """The matmuls of a graph at which something moves, in its order.
-
-    Args:
-        paths: of the matmuls that are marked, by number.
-        explicit: whether layouts are part of the types of arrays: a result then has the layout that its type says.
-    """
-    users = graph.users()
-    for operation in graph.operations:
-        match = _MARKED.search(operation.scope) if operation.name == "dot_general" else None
-        if match is None or operation.manual:
-            continue
-        path = paths[int(match[1])]
-        equation = equations[path]
-        operands = [_before(graph, graph.values[number]) for number in operation.operands]
-        made = graph.values[operation.results[0]]
-        result = made if explicit else _after(graph, made, users)
-        moving = [value for value, number in zip(operands, operation.operands, strict=True) if value.number != number]
-        summed = any(user.name == "sum" for user, _ in users.get(made.number, [])) or result.layout != made.layout
-        if not (moving or summed):
-            continue
-        names, order = _named(equation.params["dimension_numbers"], [len(value.shape) for value in operands])
-        shapes = operands[0].shape, operands[1].shape
-        sizes = {name: size for dims, shape in zip(names, shapes, strict=True) for name, size in zip(dims, shape, strict=True)}
-        first, second = (_laid(dims, value) for dims, value in zip(names, operands, strict=True))
-        laid = _laid(order, result)
-        wanted = equation.params["preferred_element_type"]
-        dtype = operands[0].dtype if operands[0].dtype == operands[1].dtype else ""
-        accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
-        posed = _Posed(Equation((Operand("A", first), Operand("B", second)), Operand("C", laid)), sizes, dtype, accumulated)
-        there = tuple(_laid(dims, graph.values[each]) for dims, each in zip(names, operation.operands, strict=True))
-        given = Equation((Operand("A", there[0]), Operand("B", there[1])), posed.equation.result)
-        gradient = "transpose(" in operation.scope or all(root_of(graph, each).argument is None for each in moving)
-        both = replace(posed, equation=given) if moving and summed and gradient else None
-        member = Member((tuple(names[0]), tuple(names[1])), tuple(order), shapes, (first, second), laid)
-        yield _Seen(path, operation.line, equation, posed, both, operation.trips or 1, member)
+def _seen(
+    graph: Graph, sight: Sight, makers: Mapping[Any, JaxprEqn], users: Mapping[Any, Sequence[JaxprEqn | None]]
+) -> _Seen | None:  # fmt: skip
+    """A matmul at which something moves; None of anything else."""
+    operation, equation = sight.operation, sight.equation
+    if operation.name != "dot_general" or not (sight.moving or sight.summed):
+        return None
+    names, order = _named(equation.params["dimension_numbers"], [len(value.shape) for value in sight.operands])
+    sizes = {
+        name: size
+        for dims, value in zip(names, sight.operands, strict=True)
+        for name, size in zip(dims, value.shape, strict=True)
+    }
+    orders = orders_of(equation, makers, users)
+    taken = [[dims[place] for place in there] for dims, there in zip(names, orders.operands, strict=True)]
+    given = [order[place] for place in orders.result]
+    first, second = (
+        _reordered(laid(dims, value), there) for dims, value, there in zip(names, sight.operands, taken, strict=True)
+    )
+    result = _reordered(laid(order, sight.result), given)
+    wanted, dtypes = equation.params["preferred_element_type"], [value.dtype for value in sight.operands]
+    dtype = dtypes[0] if dtypes[0] == dtypes[1] else ""
+    accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
+    posed = _Posed(Equation((Operand("A", first), Operand("B", second)), Operand("C", result)), sizes, dtype, accumulated)
+    moved = [
+        Operand(name, _reordered(laid(dims, graph.values[number]), there))
+        for name, dims, number, there in zip("AB", names, operation.operands, taken, strict=True)
+    ]
+    brought = Equation(tuple(moved), posed.equation.result)
+    gradient = "transpose(" in operation.scope or all(root_of(graph, each).argument is None for each in sight.moving)
+    both = replace(posed, equation=brought) if sight.moving and sight.summed and gradient else None
+    shapes = tuple(tuple(sizes[name] for name in dims) for dims in taken)
+    member = Member((tuple(taken[0]), tuple(taken[1])), tuple(given), (shapes[0], shapes[1]), (first, second), result)
+    written = Equation(
+        tuple(Operand(name, laid(dims, value)) for name, dims, value in zip("AB", names, sight.operands, strict=True)),
+        Operand("C", laid(order, sight.result)),
+    )
+    as_written = None if written == posed.equation else replace(posed, equation=written)
+    return _Seen(sight.path, operation.line, equation, orders, posed, as_written, both, sight.times, member)
 
 
 def _named(dimensions: Any, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -326,22 +370,8 @@ def _named(dimensions: Any, ranks: Sequence[int]) -> tuple[list[list[str]], list
     return names, order
 
 
-def _laid(dims: list[str], value: Value) -> Layout:
-    return Layout(tuple((name, axes) for name, (_, axes) in zip(dims, value.layout.dims, strict=True)))
-
-
-def _before(graph: Graph, value: Value) -> Value:
-    """The array before it is moved to where the matmul wants it."""
-    while (maker := graph.maker(value)) is not None and maker.name == "reshard":
-        value = graph.values[maker.operands[0]]
-    return value
-
-
-def _after(graph: Graph, value: Value, users: Mapping[int, list[tuple[Operation, int]]]) -> Value:
-    """The result after it was summed and moved to where all that needs it wants it."""
-    while len(following := users.get(value.number, [])) == 1 and following[0][0].name in ("sum", "reshard"):
-        value = graph.values[following[0][0].results[0]]
-    return value
+def _reordered(layout: Layout, dims: Sequence[str]) -> Layout:
+    return Layout(tuple((dim, layout.axes_of(dim)) for dim in dims))
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,9 +411,7 @@ def _unplanned(posed: _Posed) -> str | None:
     """Why nothing can be planned; None where it can."""
     if not posed.dtype:
         return "its operands have different dtypes"
-    arrays = (*posed.equation.operands, posed.equation.result)
-    part = next((axis for operand in arrays for axis in operand.layout.axes if ":" in axis), None)
-    return None if part is None else f"it is split over a part of a mesh axis, {part}"
+    return part_of_axis(operand.layout for operand in (*posed.equation.operands, posed.equation.result))
 
 
 def _fastest(found: Ranking) -> Candidate:
@@ -396,30 +424,10 @@ def _multiplies_first(candidate: Candidate) -> bool:
     return isinstance(candidate.program.steps[0], Einsum | EinsumScatter)
 
 
+def _is_background(step: Step) -> bool:
+    """Whether it is a collective by permutes, which run behind whatever comes next."""
+    return isinstance(step, EinsumGather | EinsumScatter) and len(step.einsum.operands) == 1
+
+
 def _overlaps(program: Program) -> bool:
     return any(isinstance(step, Fused) for step in program.steps)
-
-
-def replacing(places: Sequence[MatmulPlace], mesh: Any) -> Replace:
-    """What puts the planned programs in the place of their matmuls, on the mesh in force, or else this one."""
-    from shardwise.runtime.execute import planned_function
-    from shardwise.runtime.lower import Arithmetic
-
-    chosen = {path: (place, group) for place in places for group in place.groups for path in group}
-
-    def planned(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> Replacement | None:
-        """The program of the place that a matmul is in, unless it looks otherwise than what was planned."""
-        place, group = chosen.get(path, (None, ()))
-        if place is None or place.looks[group.index(path)] != looks_of(equation):
-            return None
-        arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
-
-        def run(*operands: Any) -> Any:
-            in_force = jax.sharding.get_abstract_mesh()
-            on = mesh if in_force.empty else in_force
-            alone = planned_function(place.task, place.program, on, arithmetic)
-            return (alone if place.joint is None else place.joint.computed(alone, on, place.task.mesh))(*operands)
-
-        return run if place.joint is None else Together(group, run)
-
-    return planned

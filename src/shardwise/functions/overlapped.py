@@ -11,10 +11,9 @@ import jax
 from shardwise import views
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.targets.compiler_flags import Options
-from shardwise.functions.joining import JOINED
-from shardwise.functions.matmul_places import Left, MatmulPlace
+from shardwise.functions.replacing import Place
+from shardwise.functions.sights import Left
 from shardwise.schedule.timeline import Timeline
-from shardwise.steps import EinsumGather, EinsumScatter, Fused, Step, describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Overlapped:
         function: of the same arguments as the one given, equal to it within the dtype's tolerance; that one where nothing
             was gained.
         name, target: of the function, and what it was compiled for.
-        changes: the matmuls that were changed; `left` those at which something moves that were not, with the reason.
+        changes: the matmuls and lookups that were changed; `left` those at which something moves that were not, and why.
         before, after: the audits of the function as it was given and as it is now, each with its modelled timeline; None
             where nothing was compiled.
         tried: how many variants were compiled.
@@ -44,7 +43,7 @@ class Overlapped:
     function: Callable[..., Any] = field(repr=False)
     name: str
     target: str
-    changes: tuple[MatmulPlace, ...]
+    changes: tuple[Place, ...]
     left: tuple[Left, ...]
     before: Compiled | None = field(default=None, repr=False)
     after: Compiled | None = field(default=None, repr=False)
@@ -87,32 +86,11 @@ class Overlapped:
         return self.before_seconds / self.after_seconds if self.before_seconds and self.after_seconds else 1.0
 
     def code(self) -> str:
-        """What to write by hand instead: for each line the call that takes the matmul's place."""
+        """What to write by hand instead: for each line what takes the place of its matmul or lookup."""
         lines = [f"# jax.jit(..., compiler_options={self.compiler_options})"] if self.options else []
         for place in self.changes:
-            lines.append(f"# {place.line or 'a line that is not known'}, {place.times} times a call")
-            if place.joint is not None:
-                lines.append(
-                    f"# {len(place.looks)} matmuls as one, each device's parts of their arrays side by side along {JOINED}"
-                )
-            if place.sums_only:
-                lines.append("# a and b as they lie before the matmul, where the function or its compiler has moved them")
-            lines += [f"# {describe(step)}" for step in place.program.steps if _is_background(step)]
-            how = f'"{way_of(place)}"' if way_of(place) != "none" else "False"
-            exact = f", preferred_element_type={place.task.accumulated!r}" if place.task.accumulated else ""
-            lines.append(f'c = sw.einsum("{place.task.equation}", a, b, overlap={how}{exact})')
+            lines += [f"# {place.line or 'a line that is not known'}, {place.times} times a call", *place.code()]
         return "\n".join(lines)
 
     __str__ = views.text
     _repr_html_ = views.html
-
-
-def way_of(place: MatmulPlace) -> str:
-    """How a transfer of a place runs behind its matmul, as `overlap=` names it; `"none"` where none does."""
-    found = (step for step in place.program.steps if isinstance(step, Fused) and not _is_background(step))
-    return next((getattr(step, "way", "rotate") for step in found), "none")
-
-
-def _is_background(step: Step) -> bool:
-    """Whether it is a collective by permutes, which run behind whatever comes next."""
-    return isinstance(step, EinsumGather | EinsumScatter) and len(step.einsum.operands) == 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.functions.overlapped import Overlapped, way_of
-from shardwise.steps import describe
+from shardwise.functions.overlapped import Overlapped
 from shardwise.units import seconds_text
 
 SHOWN = 12
@@ -17,12 +16,12 @@ def text(found: Overlapped) -> str:
     for number, place in enumerate(found.changes, 1):
         where = place.line.short if place.line else "a line that is not known"
         times = f", {place.times} times" if place.times > 1 else ""
-        together = f", {len(place.looks)} matmuls as one" if place.joint is not None else ""
+        together = f", {place.together} matmuls as one" if place.together > 1 else ""
         lines.append(f"{number}. {where}{together}{times}: {place.task.equation}")
-        steps = ", then ".join(describe(step).split(" to [")[0] for step in place.program.steps)
+        steps = ", then ".join(said.split(" to [")[0] for said in place.described)
         lines.append(f"   {'with operands as the function brings them: ' if place.sums_only else ''}{steps}")
         plain, planned = seconds_text(place.plain_seconds), seconds_text(place.seconds)
-        lines.append(f"   {planned} each time, and {plain} without overlap (modelled)")
+        lines.append(f"   {planned} each time, and {plain} {place.otherwise} (modelled)")
     if found.options:
         said = ", ".join(f"{name}={value}" for name, value in found.options)
         lines.append(f"compiled with {said}: run `.jitted()`, or give `compiler_options` to jax.jit")
@@ -56,8 +55,8 @@ def facts(found: Overlapped) -> dict[str, Any]:
 
     Keys: `name`, `target`, `before_seconds`, `after_seconds`, `before_exposed_seconds`, `after_exposed_seconds` (None where
     nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `matmuls`,
-    that are one, `steps`, `overlap`, `sums_only`, and `seconds` and `plain_seconds` each time, left ones with `reason`),
-    `compiler_options` and `notes`.
+    that are one, 1 for a lookup, `steps`, `overlap`, `sums_only`, and `seconds` and `plain_seconds` each time, left ones with
+    `reason`), `compiler_options` and `notes`.
     """
     return {
         "name": found.name,
@@ -72,9 +71,9 @@ def facts(found: Overlapped) -> dict[str, Any]:
                 "line": str(place.line) if place.line else None,
                 "equation": str(place.task.equation),
                 "times": place.times,
-                "matmuls": len(place.looks),
-                "steps": [describe(step) for step in place.program.steps],
-                "overlap": way_of(place),
+                "matmuls": place.together,
+                "steps": list(place.described),
+                "overlap": place.overlap,
                 "sums_only": place.sums_only,
                 "seconds": place.seconds,
                 "plain_seconds": place.plain_seconds,

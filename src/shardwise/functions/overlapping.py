@@ -1,4 +1,4 @@
-"""`sw.overlap`: find the matmuls of a function at which something moves, plan each, and keep what compiles to be faster."""
+"""`sw.overlap`: find the matmuls and lookups at which something moves, plan each, and keep what compiles to be faster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,11 @@ from shardwise.compiled.compiling import audit, name_of, rehearse
 from shardwise.compiled.targets.compiler_flags import Options, flags
 from shardwise.errors import CompileError, ShardwiseError, one_line
 from shardwise.functions.diagnosing import mesh_of
-from shardwise.functions.matmul_places import Left, MatmulPlace, found_places, replacing
+from shardwise.functions.lookup_places import LookupPlace
 from shardwise.functions.overlapped import Compiled, Overlapped
+from shardwise.functions.replacing import Place, found_places, replacing
 from shardwise.functions.rewriting import rewritten
+from shardwise.functions.sights import Left
 from shardwise.intent.shardy import NoPassesError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, hardware_of
@@ -36,7 +38,8 @@ def overlap(
     """Let the transfers of a function run behind its matmuls, wherever that compiles to be faster; nothing is run.
 
     The function is traced with its gradients, loops and checkpoints as they are. Each matmul whose operands or result move
-    is planned as the equation that it is, with the layouts that it has there. Then the whole function is compiled, before and
+    is planned as the equation that it is, with the layouts that it has there; so is each lookup of a table's rows, and the
+    gradient of that table, by what moves least. Then the whole function is compiled, before and
     after, and places are dropped for as long as that makes it faster: the result is never slower than what was given. Both are
     compiled without the rings that TPU compilers make of matmuls by themselves, too: where that is faster, the result has
     `compiler_options` to be jitted with.
@@ -55,8 +58,8 @@ def overlap(
         args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`.
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
-        seconds: how long variants are compiled at most, beyond the function as it is and one with every place changed, each
-            with the compiler's own rings and without.
+        seconds: how long variants are compiled at most, beyond the function as it is, one with every place changed and one with
+            its lookups alone, each with the compiler's own rings and without.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time.
@@ -139,19 +142,19 @@ def _without_own_rings(on: str | None, mesh: AnyMesh) -> Options:
     return tuple((flag.name, flag.value) for flag in flags("tpu") if flag.name == OWN_RINGS)
 
 
-def _dropped(place: MatmulPlace) -> Left:
+def _dropped(place: Place) -> Left:
     return Left(place.line, str(place.task.equation), "with it the whole function was no faster", place.times)
 
 
-Variant = tuple[tuple[MatmulPlace, ...], Options]
+Variant = tuple[tuple[Place, ...], Options]
 
 
 @dataclass
 class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
-    Those after the first, the function as it is and one with every place changed, each with the compiler's own rings and
-    without, are compiled in `most_seconds`.
+    Those after the first, the function as it is, one with every place changed and one with its lookups, each with the
+    compiler's own rings and without, are compiled in `most_seconds`.
     """
 
     function: Callable[..., Any]
@@ -165,17 +168,17 @@ class _Search:
     tried: dict[Variant, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def variant(self, places: Sequence[MatmulPlace]) -> Callable[..., Any]:
+    def variant(self, places: Sequence[Place]) -> Callable[..., Any]:
         return rewritten(self.function, replacing(places, self.mesh)) if places else self.function
 
-    def seconds(self, places: tuple[MatmulPlace, ...], options: Options = ()) -> float:
+    def seconds(self, places: tuple[Place, ...], options: Options = ()) -> float:
         """How long a call takes with these places changed, by the compiled schedule; infinitely, where it does not compile."""
         variant = places, options
         if variant not in self.tried:
             self.tried[variant] = self._compiled(*variant)
         return self.tried[variant]
 
-    def _compiled(self, places: tuple[MatmulPlace, ...], options: Options) -> float:
+    def _compiled(self, places: tuple[Place, ...], options: Options) -> float:
         function = self.variant(places)
         try:
             if self.on is None:
@@ -196,25 +199,25 @@ class _Search:
     def late(self) -> bool:
         return time.monotonic() >= self.until
 
-    def best(self, places: Sequence[MatmulPlace]) -> Variant:
-        """What is kept: all places are changed, one way or another, or none; then one after another otherwise, if faster."""
-        none: list[MatmulPlace | None] = [None] * len(places)
-        both = (none, [place.first for place in places])
-        choices = itertools.product(dict.fromkeys(((), self.without)), both)
+    def best(self, places: Sequence[Place]) -> Variant:
+        """What is kept: all places are changed, the lookups alone or none; then one after another otherwise, if faster."""
+        none: list[Place | None] = [None] * len(places)
+        lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
+        first = [none, [place.first for place in places], *([lookups] if any(lookups) else [])]
+        choices = itertools.product(dict.fromkeys(((), self.without)), first)
         options, kept = min(choices, key=lambda choice: self.seconds(_chosen(choice[1]), choice[0]))
         self.until = time.monotonic() + self.most_seconds
         return self._improved(places, kept, options), options
 
     def _improved(
-        self, places: Sequence[MatmulPlace], kept: list[MatmulPlace | None], options: Options
-    ) -> tuple[MatmulPlace, ...]:  # fmt: skip
+        self, places: Sequence[Place], kept: list[Place | None], options: Options
+    ) -> tuple[Place, ...]:  # fmt: skip
         """What is faster than what is kept, with the same options."""
 
-        def faster(tried: Sequence[MatmulPlace | None]) -> bool:
+        def faster(tried: Sequence[Place | None]) -> bool:
             return self.seconds(_chosen(tried), options) < self.seconds(_chosen(kept), options)
 
-        gradients = ([_summing(place, way) for place in places] for way in (0, -1) if any(place.summing for place in places))
-        for tried in (*gradients, [place.furthest for place in places]):
+        for tried in _at_once(places):
             if not self.late and faster(tried):
                 kept = tried
         sign = 1 if any(kept) else -1
@@ -234,10 +237,17 @@ class _Search:
         return _chosen(kept)
 
 
-def _summing(place: MatmulPlace, way: int) -> MatmulPlace | None:
-    """A gradient with no more changed than its sum, in one way; any other place in its likeliest."""
-    return place.summing[way] if place.summing else place.first
+def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
+    """Every place changed at once: gradients in no more than their sums, in one way or the other; those sums alone; matmuls
+    with their arrays in the orders that they are written in; and with gathers by permutes."""
+    if any(place.summing for place in places):
+        for way in (0, -1):
+            yield [place.summing[way] if place.summing else place.first for place in places]
+        yield [place.summing[0] if place.summing else None for place in places]
+    if any(place.as_written for place in places):
+        yield [place.first if place.as_written is None else place.as_written.first for place in places]
+    yield [place.furthest for place in places]
 
 
-def _chosen(places: Sequence[MatmulPlace | None]) -> tuple[MatmulPlace, ...]:
+def _chosen(places: Sequence[Place | None]) -> tuple[Place, ...]:
     return tuple(place for place in places if place is not None)

@@ -1,4 +1,4 @@
-"""A function again, as JAX traces it, with other computations in the place of some of its matmuls.
+"""A function again, as JAX traces it, with other computations in the place of some of its matmuls and lookups.
 
 The function is traced to a jaxpr each time it is called, and that is evaluated. What is not changed keeps its line and its
 name. Loops, branches, `jit` and `jax.checkpoint` are entered; what has a derivative of its own, and the bodies of
@@ -15,10 +15,11 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-# The number of a matmul among the matmuls, and what may hold some, of its jaxpr; behind those of the equations that hold it.
+# The number of an equation among those that may be changed or hold such, of its jaxpr; behind those of what holds it.
 Path = tuple[int, ...]
 
-MATMUL = "dot_general"
+MATMUL, LOOKUP, GRADIENT = "dot_general", "gather", "scatter-add"
+CHANGED = frozenset({MATMUL, LOOKUP, GRADIENT})
 ENTERED = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat", "remat2", "closed_call", "core_call"})
 _SAME = frozenset({"sharding_constraint", "reshard"})  # an array in another layout
 
@@ -36,7 +37,7 @@ class Together:
     compute: Callable[..., Sequence[Any]]
 
 
-Replacement = Callable[..., Any] | str | Together  # of the two operands of a matmul; or the scope in which it stays as it is
+Replacement = Callable[..., Any] | str | Together  # of the operands of an equation; or the scope in which it stays as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class _Joined:
 
 
 Change = Callable[..., Any] | str | JaxprEqn | _Joined  # what takes the place of an equation in one evaluation
-Replace = Callable[[Path, JaxprEqn, Jaxpr], Replacement | None]  # the jaxpr is that which the matmul is part of
+Replace = Callable[[Path, JaxprEqn, Jaxpr], Replacement | None]  # the jaxpr is that which the equation is part of
 
 
 def rewritten(function: Callable[..., Any], replace: Replace) -> Callable[..., Any]:
-    """The same function with what `replace` gives in the place of a matmul; where it gives None, that stays.
+    """The same function with what `replace` gives in the place of a matmul or a lookup; where it gives None, that stays.
 
     >>> import jax.numpy as jnp
     >>> twice = rewritten(lambda a, b: jnp.tanh(a @ b), lambda path, equation, jaxpr: lambda a, b: 2 * (a @ b))
@@ -86,7 +87,7 @@ def rewritten(function: Callable[..., Any], replace: Replace) -> Callable[..., A
 
 
 class _Again:
-    """One evaluation: what takes the place of which matmul."""
+    """One evaluation: what takes the place of which equation."""
 
     def __init__(self, replace: Replace) -> None:
         self.replace = replace
@@ -118,12 +119,12 @@ class _Again:
         return [_read(var, env) for var in jaxpr.outvars]
 
     def _put(
-        self, compute: Callable[..., Any], matmuls: Sequence[JaxprEqn], at: JaxprEqn, env: dict[Any, Any], makers: Any
+        self, compute: Callable[..., Any], equations: Sequence[JaxprEqn], at: JaxprEqn, env: dict[Any, Any], makers: Any
     ) -> None:  # fmt: skip
-        """Compute the results of matmuls in their place, from the operands as they are before constraints."""
-        operands = [_read(source_of(var, makers), env) for equation in matmuls for var in equation.invars]
+        """Compute the results of equations in their place, from the operands as they are before constraints."""
+        operands = [_read(source_of(var, makers), env) for equation in equations for var in equation.invars]
         results = _in_place(compute, operands, at)
-        env.update(zip((equation.outvars[0] for equation in matmuls), results, strict=True))
+        env.update(zip((equation.outvars[0] for equation in equations), results, strict=True))
 
     def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Change]]:
         """The equations of a jaxpr that are changed, by number: what takes their place."""
@@ -146,8 +147,8 @@ class _Again:
         number = -1
         for place, equation in enumerate(jaxpr.eqns):
             name = equation.primitive.name
-            number += name == MATMUL or name in ENTERED
-            if name == MATMUL:
+            number += name in CHANGED or name in ENTERED
+            if name in CHANGED:
                 change = self.replace((*path, number), equation, jaxpr)
                 if change is not None:
                     yield place, change
@@ -169,7 +170,7 @@ class _Again:
         return equation.replace(params=params) if changed else equation
 
     def _again(self, held: Any, path: Path) -> Any:
-        """A jaxpr with its matmuls changed; itself where none is, or where it would need arrays of its own."""
+        """A jaxpr with its equations changed; itself where none is, or where it would need arrays of its own."""
         closed = held if hasattr(held, "consts") else ClosedJaxpr(held, ())
         changed = dict(self.changes(closed.jaxpr, path))
         if not changed:
@@ -207,8 +208,9 @@ def _stretch(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], env: dict[Any, Any], n
 
 
 def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: JaxprEqn) -> Sequence[Any]:
-    """What takes a matmul's place, computed where the user wrote that: all of it bears the matmul's line."""
-    made = jax.make_jaxpr(change)(*operands)
+    """What takes an equation's place, computed where the user wrote that: all of it bears the equation's line."""
+    with equation.ctx.manager:
+        made = jax.make_jaxpr(change)(*operands)
     return jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*operands)
 
 
@@ -252,11 +254,40 @@ def makers_of(jaxpr: Jaxpr) -> dict[Any, JaxprEqn]:
     return {var: equation for equation in jaxpr.eqns for var in equation.outvars}
 
 
+def users_of(jaxpr: Jaxpr) -> dict[Any, list[JaxprEqn | None]]:
+    """Each use of a variable: the equation that takes it, None for the results of the jaxpr."""
+    users: dict[Any, list[JaxprEqn | None]] = {}
+    for equation in jaxpr.eqns:
+        for var in equation.invars:
+            if not isinstance(var, Literal):
+                users.setdefault(var, []).append(equation)
+    for var in jaxpr.outvars:
+        if not isinstance(var, Literal):
+            users.setdefault(var, []).append(None)
+    return users
+
+
 def source_of(var: Any, makers: Mapping[Any, JaxprEqn]) -> Any:
-    """The variable that an array is before constraints on its layout."""
+    """The variable that an array is before constraints on its layout, on axes of the same types."""
     while (maker := None if isinstance(var, Literal) else makers.get(var)) is not None and maker.primitive.name in _SAME:
+        if _types(maker.invars[0]) != _types(var):
+            break
         var = maker.invars[0]
     return var
+
+
+def inverse(permutation: Sequence[int]) -> list[int]:
+    """The permutation that undoes one.
+
+    >>> inverse([2, 0, 1])
+    [1, 2, 0]
+    """
+    return sorted(range(len(permutation)), key=permutation.__getitem__)
+
+
+def _types(var: Any) -> Any:
+    sharding = getattr(var.aval, "sharding", None)
+    return None if sharding is None else sharding.mesh.axis_types
 
 
 def _read(var: Any, env: Mapping[Any, Any]) -> Any:

@@ -31,6 +31,7 @@ _INTEGER = re.compile(r"dense<(-?\d+)>")
 _NAMED = re.compile(r"(input|output|constraint_\d+|mc_\d+_input|mc_\d+_output)(?:: (\d+))?$")
 _GROUP_AXES = re.compile(r'axis_ref<name = "([^"]+)"')
 _MANUAL = re.compile(r"mc_\d+")
+_LAID_OUT = ("sdy.sharding_constraint", "sdy.reshard")  # an array in another layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +287,15 @@ def _turns(
     flat: _Flat, node: Node, asked: Sequence[int], condition: Sequence[Node], taken: Sequence[int], body: Sequence[Node]
 ) -> int | None:
     """How often a loop that counts up to a constant runs; None of any other."""
+    laid = {  # where axes are Explicit, counters and constants are said to be laid out, too
+        each.results[0]: each.operands[0] for each in (*condition, *body) if each.name in _LAID_OUT
+    }
+
+    def source(number: int) -> int:
+        while number in laid:
+            number = laid[number]
+        return number
+
     for each in (*condition, *body):
         if "value" in each.attributes and (constant := _INTEGER.match(each.attributes["value"])):
             flat.constants[each.results[0]] = int(constant[1])
@@ -293,18 +303,19 @@ def _turns(
     handed = next((each for each in body if each.name.endswith("return")), None)
     if compare is None or handed is None or "LT" not in compare.attributes.get("comparison_direction", ""):
         return None
-    counter, most = compare.operands
+    counter, most = map(source, compare.operands)
     if counter not in asked:
         return None
     place = list(asked).index(counter)
-    step = next((each for each in body if handed.operands[place] in each.results), None)
+    step = next((each for each in body if source(handed.operands[place]) in each.results), None)
     first = flat.constants.get(node.operands[place])
     last = flat.constants.get(most)
     if last is None and most in asked:
         last = flat.constants.get(node.operands[list(asked).index(most)])
-    if step is None or step.name != "stablehlo.add" or taken[place] not in step.operands or first is None or last is None:
+    terms = [] if step is None or step.name != "stablehlo.add" else list(map(source, step.operands))
+    if taken[place] not in terms or first is None or last is None:
         return None
-    by = next((flat.constants.get(number) for number in step.operands if number != taken[place]), None)
+    by = next((flat.constants.get(number) for number in terms if number != taken[place]), None)
     return max(math.ceil((last - first) / by), 0) if by else None
 
 

@@ -62,8 +62,8 @@ def lower_on(
 
     No device takes part, though the mesh says their kind, so that what was traced before for others, which JAX remembers,
     makes no difference. A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an
-    array that it closes over) is traced where it is at home. One that calls Python back (`jax.debug.print`) can be
-    lowered for its devices alone: for those of the topology.
+    array that it closes over) is traced where it is at home, or under axes without devices. One that calls Python back
+    (`jax.debug.print`) can be lowered for its devices alone: for those of the topology.
 
     >>> mesh = jax.sharding.AbstractMesh((8,), ("x",))
     >>> lowering = lower_on(lambda a: a * 2, (jax.ShapeDtypeStruct((8,), "float32"),), "v5e:2x4", mesh)
@@ -82,10 +82,12 @@ def lower_on(
     homed, replicated = at_home(args, away, parameter_names(function, len(args)))
     kind = platform if topology is None else topology.kind
     platforms = ("cuda" if kind == "gpu" else kind,)  # JAX tells the makers of GPUs apart
+    bare = jax.sharding.AbstractMesh(away.axis_sizes, away.axis_names, axis_types=away.axis_types)  # as one writes it oneself
     ways = [
         _Way(homed, lambda: _under(away), platforms),
         _Way(args, nullcontext, platforms, moved=True),
         _Way(homed, nullcontext, platforms, moved=True),
+        _Way(args, lambda: _under(bare), platforms, moved=True),
     ]
     if topology is None:  # what calls Python back is lowered for this machine's own devices alone
         ways.insert(1, _Way(homed, lambda: _under(away), (jax.default_backend(),)))
