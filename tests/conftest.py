@@ -15,11 +15,14 @@ import pytest
 from hypothesis import settings
 from lacking import pytest_configure, pytest_runtest_setup, pytest_terminal_summary  # noqa: F401  pytest calls them
 
+from shardwise.runtime.cpu_flags import set_cpu_flags
+
 # A shell that runs tests in the background lets them, and what they start, ignore Ctrl-C: here it is to be heard.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+set_cpu_flags()  # as sw.simulate does
 os.environ["SHARDWISE_CACHE"] = "/nonexistent"  # plans are those of the catalogue, whatever this host was calibrated to
 # Tests compile thousands of programs and run each once: LLVM need not try hard. What XLA makes of a program stays the same.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"

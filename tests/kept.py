@@ -66,7 +66,9 @@ def compile_or_take(program: Program, topology: Any, grid: Any) -> Made:
 
 def named(program: Program, topology: Any, grid: Any) -> str:
     """The name of what a program is compiled to, whatever lines of source it came from."""
-    flags = {name: value for name, value in os.environ.items() if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    flags = {name: os.environ[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if name in os.environ}
+    others = [flag for flag in flags.pop("XLA_FLAGS", "").split() if not flag.startswith("--xla_cpu_")]
+    flags |= {"XLA_FLAGS": " ".join(others)} if others else {}
     module = parsed(program.module).operation.get_asm(enable_debug_info=False)
     said = (module, program.open_inputs, program.open_outputs, program.settings, str(topology), grid.axes)
     said += (program.options,) if program.options else ()

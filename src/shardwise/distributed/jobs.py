@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from shardwise.distributed import reporting, service, watching
-from shardwise.distributed.patience import set_patience
 from shardwise.distributed.rollcall import call, here
 from shardwise.errors import DeviceError, DistributedError, counted, one_line, quoted
+from shardwise.runtime.cpu_flags import set_cpu_flags
 from shardwise.version import VERSION
 
 # Every time-out: its default, and the variable of the environment that changes it.
@@ -207,7 +207,7 @@ def _connected(found: str, address: str, count: int, own: int, local: list[int] 
     reporting.now_doing("waiting for all processes to start")
     reporting.report("doing", what=reporting.doing())
     together = call(here(own, count, common()), address, limits["start_seconds"])
-    set_patience()  # more devices than cores: a collective of the CPU waits for minutes, not for seconds
+    set_cpu_flags()
     with _jax_started_too_early():
         jax.distributed.initialize(
             address, count, own, local_device_ids=local, cluster_detection_method="deactivate",

@@ -15,9 +15,9 @@ from shardwise.chips import Hardware, Torus, hardware
 from shardwise.chips.placing import Position, Site, is_sliced, mesh_order
 from shardwise.chips.topology import Topology
 from shardwise.distributed.jobs import job
-from shardwise.distributed.patience import set_patience
 from shardwise.errors import DeviceError, HardwareError, MeshError, quoted
 from shardwise.mesh import Mesh
+from shardwise.runtime.cpu_flags import set_cpu_flags
 
 MOST_SIMULATED = 2048  # devices of one host: JAX starts as many in seconds, and a hundred thousand not within minutes
 TOO_MANY = f"a host is at most {MOST_SIMULATED:,} devices: use a smaller mesh; sw.plan and sw.rehearse need no devices"
@@ -43,7 +43,7 @@ def simulate(n: int) -> None:
     if n > MOST_SIMULATED:
         raise DeviceError(f"simulate({quoted(n)}): {TOO_MANY}")
     n, own = int(n), own_part(int(n))
-    set_patience()
+    set_cpu_flags()
     try:
         jax.config.update("jax_num_cpu_devices", own)
         jax.config.update("jax_platforms", "cpu")
