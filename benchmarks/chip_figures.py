@@ -23,7 +23,7 @@ class Derived:
     probes: int
 
 
-class Product(NamedTuple):
+class TimedMatmul(NamedTuple):
     """A local matmul: seconds of its FLOPs at the peak, elements of its result, and the seconds that it takes."""
 
     peak_seconds: float
@@ -41,31 +41,31 @@ class Fit(NamedTuple):
     error: float
 
 
-def fitted(products: Sequence[Product], short: Sequence[Product]) -> Fit:
+def fitted(matmuls: Sequence[TimedMatmul], short: Sequence[TimedMatmul]) -> Fit:
     """The figures with which the price of matmuls is nearest to what compilers say, by the sum of the logs' distances.
 
     Those of short sums say how fast results leave, the smallest what the least is; share and start are searched for.
     """
-    least = min(product.seconds for product in (*products, *short))
+    least = min(matmul.seconds for matmul in (*matmuls, *short))
 
     def errors(efficiency: float, start: float) -> list[float]:
         speed = leaving(short, start)
         fit = Fit(efficiency, speed, start, least, 0.0)
-        return [abs(math.log(priced(product, fit) / product.seconds)) for product in (*products, *short)]
+        return [abs(math.log(priced(matmul, fit) / matmul.seconds)) for matmul in (*matmuls, *short)]
 
     grid = [(share / 100, 2.5e-7 * start) for share in range(40, 101) for start in range(81)]
     efficiency, start = min(grid, key=lambda each: sum(errors(*each)))
     return Fit(efficiency, leaving(short, start), start, least, median(errors(efficiency, start)))
 
 
-def leaving(short: Sequence[Product], start: float) -> float:
+def leaving(short: Sequence[TimedMatmul], start: float) -> float:
     """Elements of results a second, of matmuls with short sums."""
-    return median(product.results / (product.seconds - min(start, product.seconds / 2)) for product in short)
+    return median(matmul.results / (matmul.seconds - min(start, matmul.seconds / 2)) for matmul in short)
 
 
-def priced(product: Product, fit: Fit) -> float:
+def priced(matmul: TimedMatmul, fit: Fit) -> float:
     """Seconds of a matmul by its price."""
-    arithmetic = max(product.peak_seconds / fit.efficiency, product.results / fit.results_per_s)
+    arithmetic = max(matmul.peak_seconds / fit.efficiency, matmul.results / fit.results_per_s)
     return started(arithmetic, fit.start_seconds, fit.least_seconds)
 
 

@@ -33,7 +33,7 @@ MATMUL = Einsum(("A", "B"), "C", ("I", "K"))
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something that a core or a link does: `product`, `compute`, `copy`, `wait` or `transfer`."""
+    """Something that a core or a link does: `matmul`, `compute`, `copy`, `wait` or `transfer`."""
 
     kind: str
     name: str
@@ -61,7 +61,7 @@ class Found:
     collectives: tuple[str, ...]
 
     @property
-    def product_seconds(self) -> float:
+    def matmul_seconds(self) -> float:
         return sum(piece.seconds for piece in self.pieces if piece.kind == "matmul")
 
     @property

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import chip_figures as figures
-from benchmarks.chip_figures import ALWAYS, NEVER, Derived, Product, largest, speed
+from benchmarks.chip_figures import ALWAYS, NEVER, Derived, TimedMatmul, largest, speed
 from benchmarks.chip_probes import ITEM_BYTES, ROUTED, SIDE, SUMMING, Found, Prober, small_exchanges, transposing_shards
 from shardwise import chips, writing
 from shardwise.chips import Compiler, Figure, hardware, read
@@ -34,7 +34,7 @@ CATALOGUE = Path(chips.__file__).with_name("catalogue")
 MEGABYTE = 1e6
 MOST = 512 * MEGABYTE  # the largest array of which a limit is searched for
 # Local matmuls: rows, what is summed, columns. The first is the smallest; `SHORT` are those with short sums.
-PRODUCTS = (
+MATMULS = (
     (8, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 512, 1024), (1024, 1024, 1024), (2048, 1024, 1024),
     (1024, 2176, 1536), (4736, 2304, 512), (1536, 2048, 1280), (1920, 5632, 1024), (2048, 2048, 2048), (1152, 4224, 2816),
     (2048, 3072, 2048), (2560, 6400, 2048), (4864, 6272, 1152), (1024, 6400, 7808), (4096, 4096, 4096), (3840, 6144, 3456),
@@ -83,15 +83,15 @@ def derived_of(prober: Prober) -> Figures:
     return {each.name: found[each.name] for each in fields(Compiler)}
 
 
-def of_products(prober: Prober, _: Figures) -> Figures:
+def of_matmuls(prober: Prober, _: Figures) -> Figures:
     """Local matmuls."""
     peak = prober.chip.flops("bfloat16", Mesh((("x", prober.four.size),)))
 
-    def product(i: int, j: int, k: int) -> Product:
-        return Product(2 * i * j * k / peak, i * k, prober.matmul(i, j, k).product_seconds)
+    def timed(i: int, j: int, k: int) -> TimedMatmul:
+        return TimedMatmul(2 * i * j * k / peak, i * k, prober.matmul(i, j, k).matmul_seconds)
 
-    kept = [Product(2 * i * j * k / peak, i * k, prober.kept_matmul(i, j, k).product_seconds) for i, j, k in KEPT]
-    others, short = [product(*shape) for shape in PRODUCTS], [product(*shape) for shape in SHORT]
+    kept = [TimedMatmul(2 * i * j * k / peak, i * k, prober.kept_matmul(i, j, k).matmul_seconds) for i, j, k in KEPT]
+    others, short = [timed(*shape) for shape in MATMULS], [timed(*shape) for shape in SHORT]
     fit, count = figures.fitted(others, short), len(others) + len(short)
     by = f"by the compiler's cycles: the price of {count} bfloat16 matmuls is nearest with it (median error {fit.error:.0%})"
     return {
@@ -200,7 +200,7 @@ def of_exchanges(prober: Prober, found: Figures) -> Figures:
             laid, cores, "bytes a second of an all-to-all's shard in whole tiles, laid out before it, and after it for a "
             "matmul: the median, alone and beside matmuls", count,
         ),
-        "turned_copies": Derived(
+        "exchanged_copies": Derived(
             copies, "copies of what an all-to-all in whole tiles made at a program's end, at the speed of copies: the median",
             2 * len(EXCHANGED),
         ),
@@ -300,11 +300,11 @@ def of_gathers_ahead(prober: Prober, _: Figures) -> Figures:
 
 
 GROUPS: tuple[tuple[tuple[str, ...], Callable[[Prober, Figures], Figures]], ...] = (
-    (("efficiency", "results_per_s", "kept_results_per_s", "pass_elements", "start_seconds", "least_seconds"), of_products),
+    (("efficiency", "results_per_s", "kept_results_per_s", "pass_elements", "start_seconds", "least_seconds"), of_matmuls),
     (("near_bytes",), of_near),
     (("kept_bytes", "copied_bytes_per_s", "slice_seconds"), of_gathers),
     (("transposed_bytes_per_s", "far_transposed_bytes_per_s"), of_transposing),
-    (("laid_bytes_per_s", "turned_copies", "least_copy_seconds"), of_exchanges),
+    (("laid_bytes_per_s", "exchanged_copies", "least_copy_seconds"), of_exchanges),
     (("cut_bytes_per_s",), of_rings),
     (("cover_flops_per_byte", "routed_from"), of_permutes),
     (("scatter_summed_from", "gather_summed_from", "gather_summed_bytes"), of_sums),

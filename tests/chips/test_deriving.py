@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chip_figures import NEVER, Derived, Fit, Product, covering, first, fitted, largest, priced, speed
+from benchmarks.chip_figures import NEVER, Derived, Fit, TimedMatmul, covering, first, fitted, largest, priced, speed
 from benchmarks.chips import rewritten, sources, table
 from shardwise import chips
 from shardwise.chips import Compiler, hardware, read
@@ -21,15 +21,15 @@ def text_of(name: str) -> str:
     return Path(chips.__file__).with_name("catalogue").joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
-def measured(peak_seconds: float, results: float) -> Product:
-    return Product(peak_seconds, results, priced(Product(peak_seconds, results, 0.0), TRUE))
+def measured(peak_seconds: float, results: float) -> TimedMatmul:
+    return TimedMatmul(peak_seconds, results, priced(TimedMatmul(peak_seconds, results, 0.0), TRUE))
 
 
 def test_matmuls_made_by_figures_give_these_figures():
     nothing_but_the_least = measured(1e-15, 1e-3)
-    products = [nothing_but_the_least, *(measured(microseconds * 1e-6, 1e5) for microseconds in (2, 5, 20, 50, 200, 1000))]
+    matmuls = [nothing_but_the_least, *(measured(microseconds * 1e-6, 1e5) for microseconds in (2, 5, 20, 50, 200, 1000))]
     short = [measured(1e-6, results) for results in (8e6, 1.6e7, 3.2e7)]
-    fit = fitted(products, short)
+    fit = fitted(matmuls, short)
     assert fit == pytest.approx(TRUE)
 
 

@@ -162,7 +162,7 @@ class Brute:
         """Bytes of a shard; 0 where the axes do not divide a size."""
         known = self.bytes.get(held)
         if known is None:
-            item = self.costs.product_bytes if self.product(held) else self.costs.item_bytes
+            item = self.costs.made_item_bytes if self.product(held) else self.costs.item_bytes
             try:
                 known = float(item * math.prod(held.layout.shard_shape(self.task.sizes, self.task.mesh)))
             except LayoutError:

@@ -54,7 +54,7 @@ class Memory:
     copied_bytes_per_s: Figure  # written by collectives that copy from other devices, and do not sum
     fresh_bytes_per_s: Figure  # writing to memory that the system must map first
     fresh_from_bytes: Figure  # buffers of this size on are mapped anew
-    turned_bytes_per_s: Figure  # moving an array's blocks: collectives work on the first dimension only
+    transposed_bytes_per_s: Figure  # moving an array's blocks: collectives work on the first dimension only
     launch_seconds: Figure  # of a collective, for each device
     local_seconds: Figure  # of a local step, for each device
     dispatch_seconds: Figure  # of a program, for each device, whatever its steps
@@ -96,7 +96,7 @@ class Compiler:
     laid_bytes_per_s: Figure
     transposed_bytes_per_s: Figure
     far_transposed_bytes_per_s: Figure
-    turned_copies: Figure
+    exchanged_copies: Figure
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure
     gather_summed_from: Figure
@@ -114,7 +114,7 @@ class Reached:
     """
 
     links: Figure
-    products: Figure | None = None
+    matmuls: Figure | None = None
 
 
 Links = Torus | Switch | Memory
@@ -252,7 +252,7 @@ class Hardware:
         """What published measurements reach: of what, and the share."""
         if self.reached is None:
             return []
-        found = [("links", self.reached.links), ("peak", self.reached.products)]
+        found = [("links", self.reached.links), ("peak", self.reached.matmuls)]
         return [(what, figure) for what, figure in found if figure is not None]
 
     def __str__(self) -> str:

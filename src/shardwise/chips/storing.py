@@ -40,7 +40,7 @@ def read(text: str) -> Hardware:
         raise HardwareError(f"hardware {name} has links of kind {quoted(kind)}: known are {', '.join(_LINKS)}")
     reached = None
     if "reached" in table:
-        reached = Reached(figure("reached", "links"), figure("reached", "products") if "products" in table["reached"] else None)
+        reached = Reached(figure("reached", "links"), figure("reached", "matmuls") if "matmuls" in table["reached"] else None)
     return Hardware(
         name=name,
         title=one_line(str(table.get("title", name))),
@@ -132,7 +132,7 @@ def _lines(chip: Hardware) -> Iterator[str]:
         yield from (f"{name} = {_entry(getattr(chip.compiler, name))}" for name in Compiler.__dataclass_fields__)
     if chip.reached is not None:
         yield from ("", "[reached]", f"links = {_entry(chip.reached.links)}")
-        yield from () if chip.reached.products is None else (f"products = {_entry(chip.reached.products)}",)
+        yield from () if chip.reached.matmuls is None else (f"matmuls = {_entry(chip.reached.matmuls)}",)
     if chip.overlapped_matmul is not None:
         yield from ("", "[overlap]", f"matmul = {_entry(chip.overlapped_matmul)}")
     for rate in chip.rates:

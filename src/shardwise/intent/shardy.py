@@ -17,7 +17,7 @@ from shardwise.layout import Layout
 
 _PIPELINE = "builtin.module(sdy-propagation-pipeline)"
 _EXPANDED = "builtin.module(func.func(chlo-legalize-to-stablehlo))"  # of these operations Shardy knows no rules; so does XLA
-_TURNED = (
+_CHANGED = (
     # Not of sdy-apply-sharding-constraints, which ends the process on some functions with a shard_map when it keeps origins.
     ("debug-sharding-origins=false keep-sharding-rules", "debug-sharding-origins=true keep-sharding-rules"),
     ("enable-full-version=false", "enable-full-version=true"),
@@ -144,7 +144,7 @@ def passes(context: Any) -> tuple[str, str, str]:
     from jaxlib.mlir.passmanager import PassManager
 
     text = str(PassManager.parse(_PIPELINE, context))
-    for old, new in _TURNED:
+    for old, new in _CHANGED:
         text = text.replace(old, new)
     text = _NOT_NEEDED.sub("", text)
     head, split, tail = text.partition(",sdy-export-named-computations")

@@ -29,7 +29,7 @@ from shardwise.version import VERSION
 NOISE = 0.35  # the median error of what was fitted above which nothing was measured but noise
 START_SECONDS = 1e-5
 LOCAL_FIGURES = ("float32", "bytes_per_s", "fresh_bytes_per_s", "local_seconds", "dispatch_seconds")
-HOST_FIGURES = (*LOCAL_FIGURES, "copied_bytes_per_s", "turned_bytes_per_s", "launch_seconds", "rendezvous_seconds")
+HOST_FIGURES = (*LOCAL_FIGURES, "copied_bytes_per_s", "transposed_bytes_per_s", "launch_seconds", "rendezvous_seconds")
 DEVICE_FIGURES = ("float32", "memory_bytes_per_s")
 
 

@@ -57,7 +57,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What an operation is: `product`, `compute`, `copy`, `transfer` or `nesting`, which only holds others.
+    """What an operation is: `matmul`, `compute`, `copy`, `transfer` or `nesting`, which only holds others.
 
     Of a transfer its collective, and whether it is only where it `begins` (the time until it `ends` counts) or ends.
     """

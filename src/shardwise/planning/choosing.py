@@ -128,7 +128,7 @@ class Fusing:
             return 0.0  # a gather that is new
         sooner = 0.0 if compiler is None else compiler.start_seconds.value  # parts of a matmul may start one behind the other
         moving = (self._moving(part, kept) for part in collectives_of(step))
-        item = min(1.0, self.costs.item_bytes / self.costs.product_bytes)  # rings are priced as if no operand were a result
+        item = min(1.0, self.costs.item_bytes / self.costs.made_item_bytes)  # rings are priced as if no operand were a result
         alone = min(kept[einsum].seconds, kept[einsum].seconds + kept[einsum].saved_seconds)  # a ring may start ahead of it
         return item * max(alone - sooner, *moving)
 

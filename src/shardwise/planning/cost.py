@@ -88,7 +88,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     shape_of = functools.cache(lambda layout: layout.shard_shape(sizes, program.mesh))
 
     def shard_bytes(name: str, layout: Layout) -> float:
-        item = costs.product_bytes if name in multiplied else costs.item_bytes
+        item = costs.made_item_bytes if name in multiplied else costs.item_bytes
         return item * math.prod(shape_of(layout))
 
     held = {name: shard_bytes(name, layout) for name, layout in states[0].items()}  # by every live array

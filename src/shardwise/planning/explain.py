@@ -93,7 +93,7 @@ def explain(ranked: Ranking) -> str:
         *(f"  {line}" for line in notes(ranked)),
         "",
         f"The best, step by step ({seconds_text(best.estimate.seconds)}{estimated}{long(task, best)}; of it "
-        f"{seconds_text(best.estimate.exposed_seconds)} moving data that no compute hides; "
+        f"{seconds_text(best.estimate.exposed_seconds)} of exposed transfers; "
         f"{bytes_text(best.estimate.peak_memory_bytes)} of memory on each device):",
         *steps_text(best),
     ]

@@ -107,7 +107,7 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
             adds = gather.dim not in einsum.dims
             which = einsum.operands.index(gather.array)
             cut = local.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
-            joined = adds and is_one_matmul(cut, local.out[1] / costs.product_bytes)
+            joined = adds and is_one_matmul(cut, local.out[1] / costs.made_item_bytes)
 
             def multiply(share: float, parts: int = 1) -> float:
                 if parts > 1 and not joined:
@@ -211,7 +211,7 @@ def _local_matmul(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before
     return _LocalMatmul(
         name("FLOPs", einsum_flops(terms, einsum.dims, local), "FLOPs"),
         tuple(sized(array, term, costs.item_bytes) for array, term in zip(einsum.operands, terms, strict=True)),
-        sized(einsum.result, einsum.dims, costs.product_bytes),
+        sized(einsum.result, einsum.dims, costs.made_item_bytes),
     )
 
 

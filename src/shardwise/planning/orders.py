@@ -209,8 +209,8 @@ def einsum_floor(operands: Sequence[tuple[str, ...]], names: tuple[str, ...], si
     """What no split of an einsum is faster than: the whole of it, evenly over all devices."""
     devices = costs.mesh.size
     took = costs.item_bytes * sum(math.prod(sizes[dim] for dim in each) for each in operands)
-    took = min(took, took * costs.product_bytes / costs.item_bytes)  # an operand may be a product
-    made = costs.product_bytes * math.prod(sizes[dim] for dim in names)
+    took = min(took, took * costs.made_item_bytes / costs.item_bytes)  # an operand may be a product
+    made = costs.made_item_bytes * math.prod(sizes[dim] for dim in names)
     return costs.einsum(einsum_flops(operands, names, sizes) / devices, took / devices, made / devices)
 
 

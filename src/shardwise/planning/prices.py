@@ -114,7 +114,7 @@ class Costs:
         return None if self.hardware.compiler is None else memory_order(tuple(map(int, shard)))
 
     @property
-    def product_bytes(self) -> int:
+    def made_item_bytes(self) -> int:
         return ITEM_BYTES[self.accumulated or self.dtype]
 
     def collective(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks = PLAIN) -> float:
@@ -163,8 +163,8 @@ class Costs:
         """Seconds in which a collective's blocks are laid out in memory, beside their transfer."""
         links, compiler = self.hardware.links, self.hardware.compiler
         if isinstance(links, Memory):
-            turned = turned_bytes(kind, blocks, in_bytes, out_bytes)
-            return self.mesh.size * turned / links.turned_bytes_per_s.value + memory_seconds(links, self.mesh, 0.0, turned)
+            moved = transposed_bytes(kind, blocks, in_bytes, out_bytes)
+            return self.mesh.size * moved / links.transposed_bytes_per_s.value + memory_seconds(links, self.mesh, 0.0, moved)
         if compiler is None or self.ground is None:
             return 0.0
         match kind:
@@ -228,7 +228,7 @@ class Costs:
             case _ if blocks.transposed or (blocks.deep and kind == "all-to-all"):
                 return self.transposed(room)
             case "all-to-all", _:
-                return compiler.turned_copies.value * self.copy(out_bytes)
+                return compiler.exchanged_copies.value * self.copy(out_bytes)
             case _, "rows":
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
             case _:
@@ -316,7 +316,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is not None and flops:
             arithmetic /= compiler.efficiency.value
-            results = out_bytes / self.product_bytes
+            results = out_bytes / self.made_item_bytes
             is_kept = is_kept and out_bytes <= compiler.kept_bytes.value
             leaving = compiler.kept_results_per_s if is_kept else compiler.results_per_s
             if is_kept and (unfilled := _unfilled(flops, results, compiler)) > 1:
@@ -362,7 +362,7 @@ def started(arithmetic: float, start: float, least: float, sooner: float = 1.0) 
     return arithmetic + max(min(STARTING * arithmetic, start) * sooner, least)
 
 
-def turned_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:
+def transposed_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:
     """The bytes of a shard whose blocks are moved in the memory of simulated devices.
 
     Their collectives work on the first dimension: along another one, what is gathered is put in order afterwards, and what

@@ -115,7 +115,7 @@ class Search:
         known = self._spaces.get(node)
         if known is None:
             scope = None if self.scope_of is None else self.scope_of(node)
-            item, given = (self.costs.item_bytes, node.state) if isinstance(node, Leaf) else (self.costs.product_bytes, None)
+            item, given = (self.costs.item_bytes, node.state) if isinstance(node, Leaf) else (self.costs.made_item_bytes, None)
             known = self._spaces[node] = Space(self.ground, node.names, item, given, scope, self._order(node))
         return known
 

@@ -18,7 +18,6 @@ _LETTERS = {
     "bytes_per_s": ("memory", "B/s", "one host's, shared by all devices"),
     "copied_bytes_per_s": ("copied", "B/s", "copies in memory"),
     "fresh_bytes_per_s": ("fresh", "B/s", "writes that map memory first"),
-    "turned_bytes_per_s": ("turned", "B/s", "moving blocks in memory"),
     "launch_seconds": ("start", "s"),
     "rendezvous_seconds": ("wait", "s", "for each other"),
     "local_seconds": ("start", "s"),

@@ -51,7 +51,7 @@ class Moved(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something on a lane: `compute`, `product`, `wait`, `transfer`, `copy`; `loop` stands for trips that are not kept.
+    """Something on a lane: `compute`, `matmul`, `wait`, `transfer`, `copy`; `loop` stands for trips that are not kept.
 
     `trip` is that of the innermost loop, from 0; `moved_bytes` what one device sends or copies; `op_name` JAX's name of the
     operation (of an estimate the step's, see `steps.scope`).
