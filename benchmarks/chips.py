@@ -28,7 +28,7 @@ from shardwise.commands.making import start, versions
 from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
 from shardwise.mesh import Mesh
-from shardwise.planning.prices import NEXT
+from shardwise.planning.prices import EASILY, NEXT
 
 CATALOGUE = Path(chips.__file__).with_name("catalogue")
 MEGABYTE = 1e6
@@ -47,7 +47,7 @@ EXCHANGED = ((4096, 4096), (8192, 4096), (8192, 8192))
 RINGS = ((4096, 512, 4096), (4096, 512, 2048), (8192, 256, 4096))  # rows, a block of what is summed, columns
 COLUMNS = 8192
 LEAST_COUNTED = 2e-7  # of small copies: what takes less is moved by no core
-MATMULS = 32  # beside a permute
+COVERING = 32  # beside a permute
 
 Figures = dict[str, Derived]
 
@@ -167,7 +167,7 @@ def of_transposing(prober: Prober, found: Figures) -> Figures:
     says = "bytes a second of an array that is copied so that another dimension runs fastest, after gathers: the median"
     far = transposed("far", 1.1 * near, 3 * near, 4)
     return {
-        "transposed_bytes_per_s": times(transposed("near", 2 * MEGABYTE, 0.8 * near, 9), cores, says, 9),
+        "transposed_bytes_per_s": times(transposed("near", 2 * MEGABYTE, EASILY * near, 9), cores, says, 9),
         "far_transposed_bytes_per_s": Derived(ALWAYS, "the same of larger arrays: none is copied", 4)
         if far is None
         else times(far, cores, "the same of arrays that are not fetched", 4),
@@ -224,9 +224,9 @@ def of_rings(prober: Prober, _: Figures) -> Figures:
 
 def of_permutes(prober: Prober, _: Figures) -> Figures:
     """Permutes beside matmuls: when they start; and whether they are asynchronous on larger slices."""
-    covered = [covered_flops(prober.permute(rows, MATMULS), rows * SIDE * ITEM_BYTES) for rows in (8192, 16384, 32768)]
+    covered = [covered_flops(prober.permute(rows, COVERING), rows * SIDE * ITEM_BYTES) for rows in (8192, 16384, 32768)]
     cover = figures.covering(covered)
-    beside = f"of a permute of 17 to 67 MB beside {MATMULS} matmuls"
+    beside = f"of a permute of 17 to 67 MB beside {COVERING} matmuls"
     all_, some = f"all that there are, {beside}", f"FLOPs for each byte, the least between start and end {beside}"
     waits = {}
     for shape in ROUTED[prober.dimensions]:
@@ -252,7 +252,7 @@ def covered_flops(found: Found, bytes_: float) -> tuple[float, float, bool]:
     places = [place for place, (_, opcode) in enumerate(order) if opcode.startswith("collective-permute")]
     names = [name for name, _ in order[:-1] if name in seconds]  # the last needs what is permuted
     between = [name for name, _ in order[places[0] : places[-1]] if name in seconds]
-    flops = 2.0 * SIDE**3 * MATMULS * sum(seconds[name] for name in between) / sum(seconds[name] for name in names)
+    flops = 2.0 * SIDE**3 * COVERING * sum(seconds[name] for name in between) / sum(seconds[name] for name in names)
     return flops, bytes_, len(between) == len(names)
 
 
