@@ -68,7 +68,8 @@ class Compiler:
     - Of local matmuls: the share of the peak that large ones reach; how fast results leave, to memory and where the chip keeps
       them for a collective; of how many elements of a sum a pass of the multipliers adds the products, of fewer in the same
       time; what the start costs, and what the smallest takes.
-    - How large an array may be that is fetched to the chip's own memory before a matmul or a copy works on it.
+    - How large an array may be that is fetched to the chip's own memory before a matmul or a copy works on it; and of the
+      speed of main memory, the share at which a matmul reads what is larger.
     - Of arrays that are copied: bytes a second, whole, or cut out in parts for a matmul, and the least seconds; how large a
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
     - Of arrays that are transposed, so that another dimension runs fastest: bytes a second of those that are fetched, and of
@@ -89,6 +90,7 @@ class Compiler:
     start_seconds: Figure
     least_seconds: Figure
     near_bytes: Figure
+    read_share: Figure
     copied_bytes_per_s: Figure
     least_copy_seconds: Figure
     cut_bytes_per_s: Figure

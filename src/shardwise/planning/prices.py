@@ -306,7 +306,8 @@ class Costs:
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
 
         Where the catalogue knows what a chip's compiler makes of matmuls, of the peak only the share that large ones
-        reach, and no more results a second than leave the multipliers. One that `is_next` in a row of like matmuls starts
+        reach, and no more results a second than leave the multipliers; of the memory's speed that at which they read what is
+        too large to be fetched. One that `is_next` in a row of like matmuls starts
         sooner on a chip that holds arrays: what it needs is fetched while the one before runs. One whose result `is_kept` for
         a collective, as far as the chip has room, multiplies in passes over its sums, and results leave faster.
         """
@@ -323,6 +324,8 @@ class Costs:
             least = compiler.least_seconds.value * (LEAST_NEXT if is_next or is_kept else 1.0)
             sooner = NEXT if is_kept or (is_next and compiler.kept_bytes.value) else 1.0
             arithmetic = started(arithmetic, compiler.start_seconds.value, least, sooner)
+            if in_bytes > compiler.near_bytes.value:
+                in_bytes = in_bytes / self.arithmetic.name("m", compiler.read_share.value, "", "of the memory's speed")
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
         return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))
