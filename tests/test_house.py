@@ -63,6 +63,15 @@ def test_no_two_modules_share_a_name():
     assert [name for name, count in names.items() if count > 1] == [], "say what each holds"
 
 
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=lambda path: path.stem)
+def test_no_constant_is_given_twice(path: Path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    given = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [target for node in given for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    counts = Counter(part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    assert not [constant for constant, count in counts.items() if constant.isupper() and count > 1]
+
+
 def imported(path: Path) -> Iterator[str]:
     """The modules of the package that a file imports anywhere: at its head, within a function, or for its types alone."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
