@@ -111,8 +111,12 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
-        last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds and einsum_of(step) is None
-        priced.append(_with_result_copied(step, cost, costs, footprint, touched(step) in given) if last else cost)
+        last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds
+        if last and isinstance(step, EinsumGather):
+            cost = _with_blocks_transposed(cost, costs, shape_of(after[touched(step)]), made)
+        elif last and einsum_of(step) is None:
+            cost = _with_result_copied(step, cost, costs, footprint, touched(step) in given)
+        priced.append(cost)
         for name in consumed(step):
             given.pop(name, None)
             held.pop(name, None)
@@ -153,6 +157,14 @@ def _with_result_copied(step: Step, cost: StepCost, costs: Costs, footprint: Foo
     if not copied:
         return cost
     return replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
+
+
+def _with_blocks_transposed(cost: StepCost, costs: Costs, shard: tuple[int, ...], made: float) -> StepCost:
+    """The cost of a ring that gathers a program's result, with its blocks transposed where that lies in another order."""
+    if costs.order(shard) in (None, tuple(range(len(shard)))):
+        return cost
+    copied = costs.arithmetic.name("", costs.transposed(made), "s", "blocks transposed")
+    return replace(cost, seconds=cost.seconds + copied)
 
 
 def step_blocks(

@@ -18,6 +18,8 @@ from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
 from shardwise.steps import Fused, Step, describe, einsum_of, kind, moved_axes, scope
 
+LEAST = 1e-12  # seconds: less is the rounding of sums
+
 
 @dataclass(frozen=True, slots=True)
 class Moving:
@@ -178,11 +180,14 @@ def _ring(
             case Loop(trips) as event:
                 moved = _blocks(event, ring.width) * block
                 yield Span(f"{trips} more trips", COMPUTE, "loop", start, happened.seconds, None, moving, moved, line)
-    left = cost.seconds - ring.laid - played.busy_seconds if not ring.hides else 0.0
+    left = played.seconds - ring.laid - played.busy_seconds if not ring.hides else 0.0
     if left > 0 and moving is not None:  # what hides behind nothing
         start = now + played.busy_seconds
         yield Span(moving.name, ring.lanes[0], "transfer", start, left, None, moving, cost.wire_bytes, line)
         yield Span(moving.name, COMPUTE, "wait", start, left, collective=moving, line=line)
+    after = cost.seconds - played.seconds
+    if after > LEAST:
+        yield Span("blocks transposed", COMPUTE, "compute", now - ring.laid + played.seconds, after, line=line)
 
 
 def _blocks(event: Event, width: int) -> float:

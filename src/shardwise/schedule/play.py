@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Turn, on_trip
+from shardwise.schedule.lanes import Lanes
 
 TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
 
@@ -39,15 +40,6 @@ class Links:
     both_ways: bool = True
     cover: float = math.inf
     slowdown: float = 1.0
-
-
-def beside(seconds: float, moving: float, slowdown: float) -> float:
-    """What a matmul takes of so many seconds alone, where transfers go on for `moving` seconds from its start.
-
-    >>> beside(3.0, 100.0, 1.5), beside(3.0, 0.0, 1.5), beside(3.0, 1.5, 1.5)
-    (4.5, 3.0, 3.5)
-    """
-    return seconds + min(moving, seconds * slowdown) * (1 - 1 / slowdown) if slowdown > 1 and moving > 0 else seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,47 +84,49 @@ def play(
         order = _late(order, width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
     matmuls: dict[tuple[float, int], float] = {}
-    free, arrival = [0.0 - ahead, 0.0 - ahead], dict[int, float]()
-    now = busy = 0.0
-    begin = 0.0 - ahead  # of transfers, up to the first event that is none
+    lanes, arrival = Lanes(0.0, {1: 0.0 - ahead, -1: 0.0 - ahead}), dict[int, float]()
+    busy = 0.0
+    issued: float | None = 0.0 - ahead  # of transfers, up to the first event that is none
     ended = before = (0.0, 0.0)  # of the last two trips of a loop: the clock, and how busy it was
     happened: list[Happened] = []
     for event in order:
-        start, took = now, 0.0
-        if begin and not isinstance(event, Send):
-            begin = 0.0
+        start, took = lanes.now, 0.0
         match event:
             case Send(transfer, way, part):
                 known = part.width, transfer, event.turn
                 if known not in hops:
                     hops[known] = links.seconds(part.width / width, event)
-                lane = 0 if way > 0 or not links.both_ways else 1
-                start, took = max(begin or now, free[lane]), hops[known]
-                free[lane] = arrival[transfer] = start + took
+                took = hops[known]
+                start = lanes.send((way if links.both_ways else 1,), took, issued)
+                arrival[transfer] = start + took
             case Await(transfers):
-                now = max([now, *[arrival[transfer] for transfer in transfers]])
-                took = now - start
+                took = lanes.wait(max([arrival[transfer] for transfer in transfers]))
             case Matmul(parts):
                 key = sum([part.width for part in parts]) / width, len(parts)
                 if key not in matmuls:
                     matmuls[key] = matmul(*key)
-                took = beside(matmuls[key], max(free) - now, links.slowdown)
-                busy, now = busy + took, now + took
+                took = lanes.slowed(matmuls[key], links.slowdown)
+                lanes.work(took)
+                busy += took
             case Copy(part):
                 took = copy(part.width / width) if copy else 0.0
-                busy, now = busy + took, now + took
+                lanes.work(took)
+                busy += took
             case Loop(trips):  # those left, each as the last one that was played
                 took = trips * (ended[0] - before[0])
-                busy, now = busy + trips * (ended[1] - before[1]), now + took
-                free, arrival = [end + took for end in free], {k: end + took for k, end in arrival.items()}
+                busy += trips * (ended[1] - before[1])
+                lanes.skip(took)
+                arrival = {transfer: end + took for transfer, end in arrival.items()}
             case None:
-                before, ended = ended, (now, busy)
+                before, ended = ended, (lanes.now, busy)
                 continue
             case _:
                 assert_never(event)
+        if not isinstance(event, Send):
+            issued = None
         if record:
             happened.append(Happened(event, start, took))
-    return Played(now, busy, tuple(happened))
+    return Played(lanes.now, busy, tuple(happened))
 
 
 _Flat = Send | Await | Matmul | Copy | Loop | None  # the trips of a loop that are left; None: the end of a trip

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from shardwise.compiled.replaying.instruction_stream import Await, Enter, InstructionStream, Issue, Transfer, Work
-from shardwise.schedule.play import beside
+from shardwise.schedule.lanes import Lanes
 from shardwise.schedule.timeline import COMPUTE
 
 MOST_TRIPS_APART = 2000  # trips that differ from each other are run one by one up to here
@@ -77,17 +77,16 @@ class Player:
         """Run an instruction stream; the last one of a program waits for what nothing has waited for."""
         key = (id(stream), free)
         if key not in self.known or last:
-            self.known[key] = _Lanes(self, dict(free)).run(stream, last)
+            self.known[key] = _Replay(self, Lanes(0, dict(free))).run(stream, last)
         return self.known[key]
 
 
-class _Lanes:
-    """A run in progress: the clock, when each lane is free, and which transfers are on their way."""
+class _Replay:
+    """A run in progress: the clock and its lanes, and which transfers are on their way."""
 
-    def __init__(self, player: Player, free: dict[str, int]) -> None:
+    def __init__(self, player: Player, lanes: Lanes[str, int]) -> None:
         self.player = player
-        self.clock = 0
-        self.free = free
+        self.lanes = lanes
         self.pending: dict[str, list[Event]] = {}
         self.sent: list[Event] = []  # transfers of collectives that may still be on their way
         self.made = Run()
@@ -109,47 +108,45 @@ class _Lanes:
         if last:
             for name in list(self.pending):
                 self._await(name)
-            if self.free and max(self.free.values()) > self.clock:
-                self._occupy(
-                    Event("what is still on its way", COMPUTE, "wait", self.clock, max(self.free.values()) - self.clock)
+            if left := self.lanes.left():
+                start = self.lanes.now
+                self._record(
+                    Event("what is still on its way", COMPUTE, "wait", start, self.lanes.wait(start + max(left.values())))
                 )
-        self.made.length, self.made.free = self.clock, self._left()
+        self.made.length, self.made.free = self.lanes.now, self._left()
         return self.made
 
     def _left(self) -> Free:
-        return tuple(sorted((lane, end - self.clock) for lane, end in self.free.items() if end > self.clock))
+        return tuple(sorted(self.lanes.left().items()))
 
-    def _occupy(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.made.events.append(event)
         self.made.sums["events",] += 1
         self.made.sums[event.kind,] += event.length
-        self.clock = event.end
 
     def _work(self, step: Work) -> None:
         self.made.sums["flops",] += step.flops  # type: ignore[assignment]
         self.made.sums["peak_seconds",] += step.peak_seconds  # type: ignore[assignment]
         kind = "matmul" if step.is_matmul else "compute"
         if step.femtoseconds:
-            length = step.femtoseconds
-            if step.is_matmul and self.player.slowdown > 1:
-                moving = max((self.free[lane] - self.clock for lane in self.player.beside if lane in self.free), default=0)
-                length = round(beside(length, moving, self.player.slowdown))
-            event = Event(step.name, COMPUTE, kind, self.clock, length, line=step.line, op_name=step.op_name)
-            self._occupy(event)
+            slowdown = self.player.slowdown if step.is_matmul else 1.0
+            length = round(self.lanes.slowed(step.femtoseconds, slowdown, self.player.beside))
+            start = self.lanes.work(length)
+            self._record(Event(step.name, COMPUTE, kind, start, length, line=step.line, op_name=step.op_name))
 
     def _issue(self, step: Issue) -> None:
         sums = self.made.sums
         for transfer in step.transfers:
-            start = max([self.clock, *(self.free.get(lane, 0) for lane in transfer.lanes)])
+            issued = self.lanes.now
+            start = self.lanes.send(transfer.lanes, transfer.femtoseconds)
             kind = "transfer" if transfer.remote else "copy"
             for lane in transfer.lanes:
-                event = Event(transfer.name, lane, kind, start, transfer.femtoseconds, self.clock, transfer)
-                self.free[lane] = event.end
+                event = Event(transfer.name, lane, kind, start, transfer.femtoseconds, issued, transfer)
                 if event.length:
                     self.made.events.append(event)
                     sums["events",] += 1
                     sums["lane", lane] += event.length
-            event = Event(transfer.name, "", kind, start, transfer.femtoseconds, self.clock, transfer)
+            event = Event(transfer.name, "", kind, start, transfer.femtoseconds, issued, transfer)
             self.pending.setdefault(step.name, []).append(event)
             sums[f"all {kind}",] += transfer.femtoseconds
             if transfer.collective:
@@ -158,11 +155,11 @@ class _Lanes:
 
     def _await(self, name: str) -> None:
         for event in self.pending.pop(name, []):
-            if event.end <= self.clock:
+            began, length = self.lanes.now, self.lanes.wait(event.end)
+            if not length:
                 continue
-            began, length = self.clock, event.end - self.clock
             assert event.transfer is not None
-            self._occupy(Event(event.name, COMPUTE, "wait", began, length, transfer=event.transfer))
+            self._record(Event(event.name, COMPUTE, "wait", began, length, transfer=event.transfer))
             if event.transfer.remote:
                 self.made.sums["exposed",] += length
                 self._expose(event, began)
@@ -199,11 +196,10 @@ class _Lanes:
             trip += count
 
     def _nest(self, name: str, run: Run, times: int, trip: int | None) -> None:
-        self.made.nested.append(Nested(name, self.clock, run, times, trip))
+        self.made.nested.append(Nested(name, self.lanes.now, run, times, trip))
         for key, value in run.sums.items():
             self.made.sums[key] += value * times
-        self.clock += run.length * times
-        self.free = {lane: self.clock + left for lane, left in run.free}
+        self.lanes.skip(run.length * times, dict(run.free))
 
 
 def flattened(run: Run, most: int, offset: int = 0, trip: int | None = None) -> Iterator[tuple[Event, int, int | None]]:
