@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+from shardwise.schedule.clock import Clock
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Turn, on_trip
-from shardwise.schedule.lanes import Lanes
 
 TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
 
@@ -84,41 +84,41 @@ def play(
         order = _late(order, width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
     matmuls: dict[tuple[float, int], float] = {}
-    lanes, arrival = Lanes(0.0, {1: 0.0 - ahead, -1: 0.0 - ahead}), dict[int, float]()
+    clock, arrival = Clock(0.0, {1: 0.0 - ahead, -1: 0.0 - ahead}), dict[int, float]()
     busy = 0.0
     issued: float | None = 0.0 - ahead  # of transfers, up to the first event that is none
     ended = before = (0.0, 0.0)  # of the last two trips of a loop: the clock, and how busy it was
     happened: list[Happened] = []
     for event in order:
-        start, took = lanes.now, 0.0
+        start, took = clock.now, 0.0
         match event:
             case Send(transfer, way, part):
                 known = part.width, transfer, event.turn
                 if known not in hops:
                     hops[known] = links.seconds(part.width / width, event)
                 took = hops[known]
-                start = lanes.send((way if links.both_ways else 1,), took, issued)
+                start = clock.send((way if links.both_ways else 1,), took, issued)
                 arrival[transfer] = start + took
             case Await(transfers):
-                took = lanes.wait(max([arrival[transfer] for transfer in transfers]))
+                took = clock.wait(max([arrival[transfer] for transfer in transfers]))
             case Matmul(parts):
                 key = sum([part.width for part in parts]) / width, len(parts)
                 if key not in matmuls:
                     matmuls[key] = matmul(*key)
-                took = lanes.slowed(matmuls[key], links.slowdown)
-                lanes.work(took)
+                took = clock.slowed(matmuls[key], links.slowdown)
+                clock.work(took)
                 busy += took
             case Copy(part):
                 took = copy(part.width / width) if copy else 0.0
-                lanes.work(took)
+                clock.work(took)
                 busy += took
             case Loop(trips):  # those left, each as the last one that was played
                 took = trips * (ended[0] - before[0])
                 busy += trips * (ended[1] - before[1])
-                lanes.skip(took)
+                clock.skip(took)
                 arrival = {transfer: end + took for transfer, end in arrival.items()}
             case None:
-                before, ended = ended, (lanes.now, busy)
+                before, ended = ended, (clock.now, busy)
                 continue
             case _:
                 assert_never(event)
@@ -126,7 +126,7 @@ def play(
             issued = None
         if record:
             happened.append(Happened(event, start, took))
-    return Played(lanes.now, busy, tuple(happened))
+    return Played(clock.now, busy, tuple(happened))
 
 
 _Flat = Send | Await | Matmul | Copy | Loop | None  # the trips of a loop that are left; None: the end of a trip

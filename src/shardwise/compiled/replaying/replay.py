@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from shardwise.compiled.replaying.instruction_stream import Await, Enter, InstructionStream, Issue, Transfer, Work
-from shardwise.schedule.lanes import Lanes
+from shardwise.schedule.clock import Clock
 from shardwise.schedule.timeline import COMPUTE
 
 MOST_TRIPS_APART = 2000  # trips that differ from each other are run one by one up to here
@@ -77,16 +77,16 @@ class Player:
         """Run an instruction stream; the last one of a program waits for what nothing has waited for."""
         key = (id(stream), free)
         if key not in self.known or last:
-            self.known[key] = _Replay(self, Lanes(0, dict(free))).run(stream, last)
+            self.known[key] = _Replay(self, Clock(0, dict(free))).run(stream, last)
         return self.known[key]
 
 
 class _Replay:
     """A run in progress: the clock and its lanes, and which transfers are on their way."""
 
-    def __init__(self, player: Player, lanes: Lanes[str, int]) -> None:
+    def __init__(self, player: Player, clock: Clock[str, int]) -> None:
         self.player = player
-        self.lanes = lanes
+        self.clock = clock
         self.pending: dict[str, list[Event]] = {}
         self.sent: list[Event] = []  # transfers of collectives that may still be on their way
         self.made = Run()
@@ -108,16 +108,16 @@ class _Replay:
         if last:
             for name in list(self.pending):
                 self._await(name)
-            if left := self.lanes.left():
-                start = self.lanes.now
+            if left := self.clock.left():
+                start = self.clock.now
                 self._record(
-                    Event("what is still on its way", COMPUTE, "wait", start, self.lanes.wait(start + max(left.values())))
+                    Event("what is still on its way", COMPUTE, "wait", start, self.clock.wait(start + max(left.values())))
                 )
-        self.made.length, self.made.free = self.lanes.now, self._left()
+        self.made.length, self.made.free = self.clock.now, self._left()
         return self.made
 
     def _left(self) -> Free:
-        return tuple(sorted(self.lanes.left().items()))
+        return tuple(sorted(self.clock.left().items()))
 
     def _record(self, event: Event) -> None:
         self.made.events.append(event)
@@ -130,15 +130,15 @@ class _Replay:
         kind = "matmul" if step.is_matmul else "compute"
         if step.femtoseconds:
             slowdown = self.player.slowdown if step.is_matmul else 1.0
-            length = round(self.lanes.slowed(step.femtoseconds, slowdown, self.player.beside))
-            start = self.lanes.work(length)
+            length = round(self.clock.slowed(step.femtoseconds, slowdown, self.player.beside))
+            start = self.clock.work(length)
             self._record(Event(step.name, COMPUTE, kind, start, length, line=step.line, op_name=step.op_name))
 
     def _issue(self, step: Issue) -> None:
         sums = self.made.sums
         for transfer in step.transfers:
-            issued = self.lanes.now
-            start = self.lanes.send(transfer.lanes, transfer.femtoseconds)
+            issued = self.clock.now
+            start = self.clock.send(transfer.lanes, transfer.femtoseconds)
             kind = "transfer" if transfer.remote else "copy"
             for lane in transfer.lanes:
                 event = Event(transfer.name, lane, kind, start, transfer.femtoseconds, issued, transfer)
@@ -155,7 +155,7 @@ class _Replay:
 
     def _await(self, name: str) -> None:
         for event in self.pending.pop(name, []):
-            began, length = self.lanes.now, self.lanes.wait(event.end)
+            began, length = self.clock.now, self.clock.wait(event.end)
             if not length:
                 continue
             assert event.transfer is not None
@@ -196,10 +196,10 @@ class _Replay:
             trip += count
 
     def _nest(self, name: str, run: Run, times: int, trip: int | None) -> None:
-        self.made.nested.append(Nested(name, self.lanes.now, run, times, trip))
+        self.made.nested.append(Nested(name, self.clock.now, run, times, trip))
         for key, value in run.sums.items():
             self.made.sums[key] += value * times
-        self.lanes.skip(run.length * times, dict(run.free))
+        self.clock.skip(run.length * times, dict(run.free))
 
 
 def flattened(run: Run, most: int, offset: int = 0, trip: int | None = None) -> Iterator[tuple[Event, int, int | None]]:

@@ -12,13 +12,13 @@ Time = TypeVar("Time", int, float)  # of one kind: seconds, or whole femtosecond
 Lane = TypeVar("Lane", bound=Hashable)
 
 
-class Lanes(Generic[Lane, Time]):
-    """The clock, and until when each lane is busy.
+class Clock(Generic[Lane, Time]):
+    """What time it is, and until when each lane is busy.
 
-    >>> lanes = Lanes(0, {"up": 3})                 # a transfer from before takes 3 more
-    >>> lanes.send(["up"], 5)                       # waits for its lane, and the clock for nothing
+    >>> clock = Clock(0, {"up": 3})                 # a transfer from before takes 3 more
+    >>> clock.send(["up"], 5)                       # waits for its lane, and the clock for nothing
     3
-    >>> lanes.work(6), lanes.wait(8), lanes.now     # 6 of work overlap it, 2 of it are exposed
+    >>> clock.work(6), clock.wait(8), clock.now     # 6 of work overlap it, 2 of it are exposed
     (0, 2, 8)
     """
 
