@@ -37,7 +37,6 @@ NEXT = 0.4  # of that start for a matmul that follows one like it, where a chip 
 # Copies that transpose an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
 # dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
 EXCHANGED, TAKEN_APART = 1.8, 3.0
-EASILY = 0.55  # of what a chip fetches: an array up to this is transposed there, with room for it before and after
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
     "reduce-scatter": "this compiler makes it an all-reduce and a slice",
@@ -199,7 +198,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None:
             return 0.0
-        kept = array_bytes <= EASILY * compiler.near_bytes.value
+        kept = array_bytes <= compiler.near_bytes.value
         speed = compiler.transposed_bytes_per_s if kept else compiler.far_transposed_bytes_per_s
         return array_bytes * self.hardware.sharers(self.mesh) / speed.value
 
