@@ -51,6 +51,8 @@ class Clock(Generic[Lane, Time]):
 
     def slowed(self, length: Time, slowdown: float, lanes: Iterable[Lane] | None = None) -> float:
         """What work takes of so much alone, from now on, where what these lanes carry slows it down: by default all."""
+        if slowdown <= 1:
+            return length
         busy = self.busy if lanes is None else [lane for lane in lanes if lane in self.busy]
         return beside(length, max([self.busy[lane] for lane in busy], default=self.now) - self.now, slowdown)
 
