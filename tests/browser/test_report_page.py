@@ -117,20 +117,15 @@ def test_a_report_is_small_opens_at_once_and_fetches_nothing(opened, folder, nam
     browser = opened(name)
     browser.get_log("performance")
     browser.refresh()
+    loaded = browser.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
     assert (folder / f"{name}.html").stat().st_size < MOST_BYTES
-    assert 0 < min(loaded(browser) for _ in range(3)) < MOST_SECONDS * 1000  # what others run meanwhile only adds to it
+    assert 0 < loaded < MOST_SECONDS * 1000
     assert {url.split(":")[0] for url in asked} <= {"file", "data"}
     assert len([url for url in asked if url.startswith("file")]) == 1
     assert browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)") in ([], ["data:,"])
-
-
-def loaded(browser) -> float:
-    """The milliseconds in which a page opens once more."""
-    browser.refresh()
-    return browser.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -112,11 +112,8 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
         last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds
-        if last and isinstance(step, EinsumGather):
-            cost = _with_blocks_transposed(cost, costs, shape_of(after[touched(step)]), made)
-        elif last and einsum_of(step) is None:
-            cost = _with_result_copied(step, cost, costs, footprint, touched(step) in given)
-        priced.append(cost)
+        shard = shape_of(after[touched(step)])
+        priced.append(_as_result(step, cost, costs, footprint, shard, touched(step) in given) if last else cost)
         for name in consumed(step):
             given.pop(name, None)
             held.pop(name, None)
@@ -151,20 +148,19 @@ def _sent(steps: Sequence[Step], priced: Sequence[StepCost]) -> dict[tuple[str, 
     return wire
 
 
-def _with_result_copied(step: Step, cost: StepCost, costs: Costs, footprint: Footprint, given: bool) -> StepCost:
-    """The cost of a collective that ends a program, with the copy of what it made to where the result must stand."""
-    copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given)
-    if not copied:
+def _as_result(
+    step: Step, cost: StepCost, costs: Costs, footprint: Footprint, shard: tuple[int, ...], given: bool
+) -> StepCost:  # fmt: skip
+    """The cost of a step that ends a program, with the copy of what it gathered or exchanged to where the result must stand."""
+    if isinstance(step, EinsumGather):
+        stands = costs.order(shard) in (None, tuple(range(len(shard))))
+        copied, label = 0.0 if stands else costs.transposed(footprint.made), "blocks transposed"
+    elif einsum_of(step) is None:
+        copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given)
+        label = "copy of the result"
+    else:
         return cost
-    return replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", "copy of the result"))
-
-
-def _with_blocks_transposed(cost: StepCost, costs: Costs, shard: tuple[int, ...], made: float) -> StepCost:
-    """The cost of a ring that gathers a program's result, with its blocks transposed where that lies in another order."""
-    if costs.order(shard) in (None, tuple(range(len(shard)))):
-        return cost
-    copied = costs.arithmetic.name("", costs.transposed(made), "s", "blocks transposed")
-    return replace(cost, seconds=cost.seconds + copied)
+    return replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", label)) if copied else cost
 
 
 def step_blocks(

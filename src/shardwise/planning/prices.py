@@ -218,10 +218,10 @@ class Costs:
                 return 0.0
             case ("all-gather", "lanes" | "torn") | (_, "rows" | "torn") if blocks.deep or kind == "all-to-all":
                 return self.transposed(room)
-            case "all-gather", "lanes" | "torn" if blocks.tiles == "lanes" or not given:
-                return self.transposed(room)
-            case "all-gather", "torn":
+            case "all-gather", "torn" if given:
                 return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.transposed_bytes_per_s.value
+            case "all-gather", "lanes" | "torn":
+                return self.transposed(room)
             case _ if blocks.transposed or (blocks.deep and kind == "all-to-all"):
                 return self.transposed(room)
             case "all-to-all", _:
@@ -306,9 +306,9 @@ class Costs:
 
         Where the catalogue knows what a chip's compiler makes of matmuls, of the peak only the share that large ones
         reach, and no more results a second than leave the multipliers; of the memory's speed that at which they read what is
-        too large to be fetched. One that `is_next` in a row of like matmuls starts
-        sooner on a chip that holds arrays: what it needs is fetched while the one before runs. One whose result `is_kept` for
-        a collective, as far as the chip has room, multiplies in passes over its sums, and results leave faster.
+        too large to be fetched. One that `is_next` in a row of like matmuls starts sooner on a chip that holds arrays: what it
+        needs is fetched while the one before runs. One whose result `is_kept` for a collective, as far as the chip has room,
+        multiplies in passes over its sums, and results leave faster.
         """
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
         compiler = self.hardware.compiler
