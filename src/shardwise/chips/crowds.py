@@ -30,6 +30,22 @@ def crowd_of(pairs: Pairs, axes: Axes, mesh: Mesh, site: Site) -> tuple[int, int
     return max(1, *map(max, loads)), sum(far)
 
 
+def passes_both_ways(pairs: Pairs, axes: Axes, mesh: Mesh, site: Site) -> bool:
+    """Whether a permutation and its inverse, at once, share no link more than the permutation alone.
+
+    >>> from shardwise.chips.placing import mesh_order
+    >>> from shardwise.chips.topology import Topology
+    >>> v5e, ring, line = Topology.parse("v5e:2x4"), Mesh.parse("x=8"), Mesh.parse("x=2, y=4")
+    >>> passes_both_ways(tuple((k, (k + 1) % 8) for k in range(8)), ("x",), ring, Site(v5e, mesh_order(v5e, ring)))
+    True
+    >>> passes_both_ways(((0, 1), (1, 2), (2, 3), (3, 0)), ("y",), line, Site(v5e, mesh_order(v5e, line)))
+    False
+    """
+    up = over_mesh(pairs, axes, mesh)
+    both, _ = over_chips(up + tuple((goal, source) for source, goal in up), site)
+    return max(map(max, both)) <= crowd_of(pairs, axes, mesh, site)[0]
+
+
 @functools.lru_cache(maxsize=1024)
 def over_mesh(pairs: Pairs, axes: Axes, mesh: Mesh) -> Pairs:
     """The pairs of devices of a whole mesh, from those of positions along some of its axes."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
+from shardwise.chips.crowds import crowd_of, passes_both_ways
 from shardwise.chips.links import FLOATS, Arithmetic, Route, Routes, measured_rate, pricer, torus_routes
 from shardwise.chips.network import network_speed
+from shardwise.chips.placing import Site
 from shardwise.layout import Axes
-from shardwise.mesh import Mesh
+from shardwise.mesh import Mesh, folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,24 @@ class Hop:
 
 
 def ring_hop(
-    hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
+    hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS,
+    site: Site | None = None,
 ) -> Hop:  # fmt: skip
     """What one step of a ring over mesh axes takes: the links on its path alone.
+
+    With a `site`, which says on which chip each device is, its shards are followed link by link. Between the cores of a chip
+    none is passed, so that a ring through both has the chip's links for itself.
 
     >>> from shardwise.chips import hardware
     >>> hop = ring_hop(hardware("tpu-v5e"), Mesh.parse("x=16"), ("x",))
     >>> hop.both_ways, round(hop.seconds(45e6) * 1e6)       # 45 MB over one link of 4.5e10 bytes/s, and a hop
     (True, 1001)
+    >>> from shardwise.chips.placing import mesh_order
+    >>> from shardwise.chips.topology import Topology
+    >>> slice, mesh = Topology.parse("v7x:2x2x1"), Mesh.parse("x=8")
+    >>> hop = ring_hop(hardware("tpu-v7x"), mesh, ("x",), site=Site(slice, mesh_order(slice, mesh)))
+    >>> hop.both_ways, round(hop.seconds(45e6) * 1e6)       # one of 9e10 bytes/s, and two hops
+    (True, 502)
     """
     name = arithmetic.name
     rate = measured_rate("collective-permute", hardware, mesh, axes)
@@ -45,6 +58,8 @@ def ring_hop(
         speed = name("W", rate.bytes_per_s.value, "B/s", "out of a device, measured")
         return Hop(1 / speed, name("hop", rate.start_seconds.value, "s", "measured"), both_ways=False)
     match hardware.links:
+        case Torus() as torus if site is not None and site.topology.slices == 1:
+            return _placed_hop(torus, range(mesh.extent(axes)), axes, mesh, site, arithmetic)
         case Torus() as torus:
             table = routes or torus_routes(torus, mesh, hardware.devices_per_chip)
             link = torus.bytes_per_s.value / hardware.devices_per_chip
@@ -69,7 +84,8 @@ def ring_hop(
 
 
 def folded_hop(
-    hardware: Hardware, mesh: Mesh, axis: str, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS
+    hardware: Hardware, mesh: Mesh, axis: str, routes: Routes | None = None, arithmetic: Arithmetic = FLOATS,
+    site: Site | None = None,
 ) -> Hop:  # fmt: skip
     """One step of a ring over every second device of a line and back over the others: two links, and each carries one shard.
 
@@ -80,10 +96,23 @@ def folded_hop(
     """
     torus = hardware.links
     assert isinstance(torus, Torus)
+    if site is not None and site.topology.slices == 1:
+        return _placed_hop(torus, folded(mesh.axis_size(axis)), (axis,), mesh, site, arithmetic)
     link, route = torus.bytes_per_s.value / hardware.devices_per_chip, (routes or torus_routes(torus, mesh))[axis]
     apart = max(1, route.hops // max(1, route.size // 2 if closes_to_a_ring(route, link) else route.size - 1))
     latency = arithmetic.name("hop", torus.hop_seconds.value, "s") * (2 * apart)
     return Hop(apart / arithmetic.name("W", link, "B/s", "a link"), latency, both_ways=False)
+
+
+def _placed_hop(
+    torus: Torus, order: Sequence[int], axes: Axes, mesh: Mesh, site: Site, arithmetic: Arithmetic
+) -> Hop:  # fmt: skip
+    """One step of a ring that visits the positions along its axes in an order."""
+    pairs = tuple(zip(order, (*order[1:], *order[:1]), strict=True))
+    crowd, far = crowd_of(pairs, axes, mesh, site)
+    latency = arithmetic.name("hop", torus.hop_seconds.value, "s") * far
+    per_byte = crowd / arithmetic.name("W", torus.bytes_per_s.value, "B/s", "a link")
+    return Hop(per_byte, latency, both_ways=passes_both_ways(pairs, axes, mesh, site))
 
 
 def closes_to_a_ring(route: Route, link_bytes_per_s: float) -> bool:

@@ -266,9 +266,9 @@ class Costs:
         hop = self._hops.get(key)
         if hop is None:
             if way == "folded" and self.ground is not None:
-                hop = folded_hop(self.hardware, self.mesh, axes[0], self.ground.routes, self.arithmetic)
+                hop = folded_hop(self.hardware, self.mesh, axes[0], self.ground.routes, self.arithmetic, self.site)
             else:
-                hop = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic)
+                hop = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic, self.site)
             if self.ground is not None and not (is_asynchronous(axes, self.ground) or way == "folded"):
                 hop = replace(hop, asynchronous=False)
             self._hops[key] = hop
