@@ -158,13 +158,15 @@ class Brute:
     def name(self, held: Held) -> str:
         return ("product" if self.product(held) else "operand") + "".join(map(str, held.operands))
 
+    def item_of(self, held: Held) -> int:
+        return self.costs.made_item_bytes if self.product(held) else self.costs.item_bytes
+
     def bytes_of(self, held: Held) -> float:
         """Bytes of a shard; 0 where the axes do not divide a size."""
         known = self.bytes.get(held)
         if known is None:
-            item = self.costs.made_item_bytes if self.product(held) else self.costs.item_bytes
             try:
-                known = float(item * math.prod(held.layout.shard_shape(self.task.sizes, self.task.mesh)))
+                known = float(self.item_of(held) * math.prod(held.layout.shard_shape(self.task.sizes, self.task.mesh)))
             except LayoutError:
                 known = 0.0
             self.bytes[held] = known
@@ -213,7 +215,7 @@ class Brute:
     def blocks(self, step: Step, before: Held, after: Held) -> Blocks:
         name = self.name(before)
         shape_of = functools.partial(Layout.shard_shape, sizes=self.task.sizes, mesh=self.task.mesh)
-        return step_blocks(step, {name: before.layout}, {name: after.layout}, shape_of, {name: self.order(before)})
+        return step_blocks(step, {name: before.layout}, {name: after.layout}, shape_of, {name: self.order(before)}, self.item_of(before))
 
     def order(self, held: Held) -> Order | None:
         """In which order its dimensions lie in memory: an input as it comes, and the result as it must stand."""

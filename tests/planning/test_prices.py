@@ -99,7 +99,7 @@ def test_the_last_dimension_is_joined_in_tiles_of_128(size, tiles):
         ((5512, 144), 1, 4, "whole"),  # held the other way round: 18 tiles of 8 rows
         ((504, 904), 0, 8, "lanes"),  # held the other way round: it ends within a tile of 128
         ((2412, 2560), 0, 4, "whole"),  # padded to 2464
-        ((17, 5760), 0, 16, "rows"),
+        ((17, 5760), 0, 16, "whole"),  # padded to 32, and so summed
         ((3, 1240, 3624), 1, 2, "odd"),  # 155 tiles of 8 rows, behind another dimension
         ((4, 2196, 1656), 0, 4, "whole"),
     ],

@@ -110,8 +110,8 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
 def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, compiler: Compiler, on: Ground) -> bool:
     """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices.
 
-    It does over all devices of a slice, from some number of them on; and where a scatter's blocks are `uncut`: they end within
-    a tile of memory, or, on chips of one core, are an odd number of tiles.
+    It does over all devices of a slice, from some number of them on; and where a scatter's blocks are `uncut`: they lie behind
+    other dimensions, or would have to be padded to much more.
     """
     count = on.extent(axes)
     match kind:

@@ -78,7 +78,8 @@ class Compiler:
       is copied that ends a program.
     - Of other collectives: the FLOPs of matmuls between start and end of a permute, for each byte, that are taken for
       enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
-      so many bytes) are compiled as an all-reduce.
+      so many bytes) are compiled as an all-reduce; and how many tiles of memory a chunk of a scatter over n devices has at
+      most, times n + 4.
     - From how many chips of a slice on the links are routed by tables (`shardwise.chips.algorithms`).
     - Whether all-gathers run beside matmuls that need none of them (1), or nothing else runs meanwhile (0).
     """
@@ -101,6 +102,7 @@ class Compiler:
     exchanged_copies: Figure
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure
+    scattered_tiles: Figure
     gather_summed_from: Figure
     gather_summed_bytes: Figure
     routed_from: Figure

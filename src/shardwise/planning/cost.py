@@ -87,9 +87,11 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     multiplied: set[str] = set()  # made so far; a result may bear the name of an input that it consumed
     shape_of = functools.cache(lambda layout: layout.shard_shape(sizes, program.mesh))
 
+    def item_of(name: str) -> int:
+        return costs.made_item_bytes if name in multiplied else costs.item_bytes
+
     def shard_bytes(name: str, layout: Layout) -> float:
-        item = costs.made_item_bytes if name in multiplied else costs.item_bytes
-        return item * math.prod(shape_of(layout))
+        return item_of(name) * math.prod(shape_of(layout))
 
     held = {name: shard_bytes(name, layout) for name, layout in states[0].items()}  # by every live array
     inputs = sum(held.values())
@@ -107,7 +109,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         size = shard_bytes(touched(step), after[touched(step)])
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
-        blocks = step_blocks(step, before, after, shape_of, orders)
+        blocks = step_blocks(step, before, after, shape_of, orders, item_of(touched(step)))
         cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
@@ -165,7 +167,7 @@ def _as_result(
 
 def step_blocks(
     step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], shape_of: Callable[[Layout], tuple[int, ...]],
-    orders: Mapping[str, Order | None],
+    orders: Mapping[str, Order | None], item_bytes: int,
 ) -> Blocks:  # fmt: skip
     """How the blocks lie that a step joins along one dimension, and cuts along another or the same, by its shards' shapes."""
     match step:
@@ -177,7 +179,7 @@ def step_blocks(
             return PLAIN
     names = before[array].names
     took, made = (shape_of(layouts[array]) for layouts in (before, after))
-    return blocks_of(kind(step), (names.index(source), names.index(target)), took, made, orders[array])
+    return blocks_of(kind(step), (names.index(source), names.index(target)), took, made, orders[array], item_bytes)
 
 
 def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:

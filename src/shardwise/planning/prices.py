@@ -15,7 +15,7 @@ from shardwise.chips.network import network_bytes
 from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.tiles import PLAIN, Blocks, Order, memory_order
+from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows
 from shardwise.steps import CollectiveKind, Way
 
 ITEM_BYTES = {
@@ -122,10 +122,40 @@ class Costs:
         if summed:
             whole = max(in_bytes, out_bytes)
             seconds = self.arithmetic.name("", self._price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
+        elif kind == "reduce-scatter" and self.hardware.compiler is not None:
+            seconds = self._scatter(axes, in_bytes, out_bytes, blocks)
         else:
             seconds = self._price(kind, axes, odd=blocks.splits_rows)(in_bytes, out_bytes)
         laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
+
+    def _scattered(self, axes: Axes, blocks: Blocks) -> float:
+        """How many times its size a chip's compiler pads each block of a scatter to, so that equal chunks make it up."""
+        compiler = self.hardware.compiler
+        if compiler is None or not blocks.rows or self.shape is None or self.hardware.devices_per_chip > 1:
+            return 1.0
+        most = int(compiler.scattered_tiles.value / (self.mesh.extent(axes) + 4))
+        return scattered_rows(blocks.rows, blocks.columns, most) / blocks.rows
+
+    def _scatter(self, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks) -> float:
+        """Seconds of a scatter as chips' compilers make it.
+
+        Of blocks padded to equal chunks each ends up as many pads away from its place as blocks are before it: a part of each,
+        the pads of all others, is cut out and sent to the next device, and what is left there put in place. Blocks that stand
+        apart, and are more than a tile wide, are laid out one after the other before.
+        """
+        n, name = self.mesh.extent(axes), self.arithmetic.name
+        price, padded = self._price("reduce-scatter", axes), self._scattered(axes, blocks)
+        if blocks.stands_apart:
+            room = self._room(in_bytes, blocks)
+            return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
+        if padded == 1:
+            return price(in_bytes, out_bytes)
+        times = name("p", padded, "", "times its size, padded to equal chunks")
+        sent = name("beyond", (n - 1) * (padded - 1) * out_bytes, "B", "what pads moved to a neighbour")
+        pairs = tuple((k, (k + 1) % n) for k in range(n))
+        moved = self.permute(axes, pairs, sent) + self.copy(sent + out_bytes)
+        return price(times * in_bytes, times * out_bytes) + moved
 
     def permute(self, axes: Axes, pairs: Pairs, sent_bytes: float) -> float:
         """Seconds of a permutation, with the shards followed link by link where it is known which chip each device is on."""
@@ -155,7 +185,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None or self.ground is None:
             return False
-        uncut = blocks.is_ragged or (blocks.tiles == "odd" and self.hardware.devices_per_chip == 1)
+        uncut = blocks.tiles == "rows" or self._scattered(axes, blocks) > SUMMED_FROM
         return is_summed(kind, axes, out_bytes, uncut, compiler, self.ground)
 
     def _laying(self, kind: CollectiveKind, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:

@@ -120,7 +120,7 @@ class Space:
     def leaving(self, move: Move, before: Vertex) -> float:
         """Seconds to copy what a program's last move made to where the result must stand."""
         made = self.shard(self.graph.vertex(move.after))
-        blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape, self.order)
+        blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape, self.order, self.item_bytes)
         return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks, before is self.given)
 
     def temp_of(self, vertex: Vertex) -> float:
@@ -172,7 +172,7 @@ class Space:
         self.ground.look(looked)
 
     def _seconds(self, kind: Kind, took: Shard, made: Shard) -> float:
-        blocks = blocks_of(kind.name, (kind.dim, kind.target), took.shape, made.shape, self.order)
+        blocks = blocks_of(kind.name, (kind.dim, kind.target), took.shape, made.shape, self.order, self.item_bytes)
         return self.ground.move_seconds(kind.name, kind.axes, took.bytes, made.bytes, blocks)
 
     def permutes(self, vertex: Vertex, known: Container[Vertex], backward: bool = False) -> Iterator[Edge]:

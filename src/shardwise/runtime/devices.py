@@ -347,9 +347,9 @@ def _slice_of(device: Any) -> int:
     return getattr(device, "slice_index", 0)
 
 
-def is_host(mesh: AnyMesh) -> bool:
-    """Whether the mesh's devices are those of a CPU host."""
-    if isinstance(mesh, jax.sharding.AbstractMesh):
-        kind = getattr(mesh.abstract_device, "device_kind", None)
-        return (kind or jax.devices()[0].device_kind) == "cpu"
-    return mesh.devices.flat[0].platform == "cpu"
+def platform_of(mesh: AnyMesh) -> str:
+    """What the mesh's devices are: "cpu" (a host's, simulated), "tpu", or another."""
+    if not isinstance(mesh, jax.sharding.AbstractMesh):
+        return str(mesh.devices.flat[0].platform)
+    kind = getattr(mesh.abstract_device, "device_kind", None)
+    return str(jax.devices()[0].platform) if kind is None else kind.split()[0].lower()[:3]

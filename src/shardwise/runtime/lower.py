@@ -19,7 +19,7 @@ from shardwise.layout import Layout
 from shardwise.program import Program, invarying_axes, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
-from shardwise.runtime.devices import AnyMesh, is_host
+from shardwise.runtime.devices import AnyMesh, platform_of
 from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.runtime.shard_collectives import collectives_for
 from shardwise.steps import (
@@ -68,7 +68,7 @@ def lower(
     """
     if any(isinstance(step, Automatic) for step in program.steps):
         return _automatic(program, mesh, arithmetic)
-    local = Local(program, arithmetic, on_host=is_host(mesh), padded=padded or {}, sizes=sizes or {})
+    local = Local(program, arithmetic, platform=platform_of(mesh), padded=padded or {}, sizes=sizes or {})
     partial = [layout.on(program.mesh).unreduced for _, layout in program.inputs]
     specs = [layout.on(program.mesh) for _, layout in program.inputs]
     result = program.result
@@ -202,12 +202,12 @@ class Local:
     """
 
     def __init__(
-        self, program: Program, arithmetic: Arithmetic, on_host: bool, padded: Mapping[str, int] = {},
+        self, program: Program, arithmetic: Arithmetic, platform: str, padded: Mapping[str, int] = {},
         sizes: Mapping[str, int] = {}, typed: bool = True,
     ) -> None:  # fmt: skip
         self.program = program
         self.arithmetic = arithmetic
-        self.on_host = on_host
+        self.platform = platform
         self.padded = padded
         self.sizes = sizes
         self.states = program.states()
@@ -248,7 +248,7 @@ class Local:
         def at(dim: str) -> int:
             return layouts[consumed(step)[0]].names.index(dim)
 
-        array, collectives = values[0], collectives_for(self.program.mesh, self.on_host)
+        array, collectives = values[0], collectives_for(self.program.mesh, self.platform)
         match step:
             case AllGather(_, dim, axes):
                 to = "invarying" if invarying & set(axes) else "varying"

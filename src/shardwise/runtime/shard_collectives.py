@@ -1,4 +1,4 @@
-"""The collectives of a program on one device's shards: as JAX has them, in blocks for a host, and among Explicit axes."""
+"""The collectives of a program on one device's shards: as JAX has them, as TPU compilers and hosts do best, among Explicit axes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from jax.sharding import NamedSharding, auto_axes, get_abstract_mesh
 
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+from shardwise.planning.tiles import blocks_of
 from shardwise.runtime.arrays import explicit_axes
 
 
-def collectives_for(mesh: Mesh, on_host: bool) -> Tiled | Among:
+def collectives_for(mesh: Mesh, platform: str) -> Tiled | Among:
     """The collectives for a program's mesh, where this code stands: inside `jax.shard_map`."""
-    plain = Blocked(mesh) if on_host else Tiled()
+    plain = Blocked(mesh) if platform == "cpu" else OnTpu() if platform == "tpu" else Tiled()
     explicit = explicit_axes(get_abstract_mesh())
     return Among(plain, explicit) if explicit else plain
 
@@ -37,6 +38,21 @@ class Tiled:
         # What arrives is the dimension: joined to one of size 1, TPU compilers lay out every row as a tile of its own.
         blocks = _cut(lax.squeeze(array, [concat]), split - (concat < split), lax.axis_size(axes))
         return jnp.moveaxis(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True), 0, concat)
+
+
+class OnTpu(Tiled):
+    """The same on TPUs: a scatter whose blocks the compiler would sum is told of them as a dimension of their own.
+
+    Along the dimension that runs fastest in memory a block that is no even number of tiles (of 16-bit elements) is taken out of
+    an all-reduce. Of 140 such scatters of random sizes the median is 1.36 times as fast so, the slowest 0.69 (9 us, not 6).
+    """
+
+    def reduce_scatter(self, array: Any, at: int, axes: Axes) -> Any:
+        n = lax.axis_size(axes)
+        after = (*array.shape[:at], array.shape[at] // n, *array.shape[at + 1 :])
+        if not blocks_of("reduce-scatter", (at, at), array.shape, after, item_bytes=array.dtype.itemsize).stands_apart:
+            return super().reduce_scatter(array, at, axes)
+        return lax.psum_scatter(_cut(array, at, n), axes, scatter_dimension=0)
 
 
 class Blocked(Tiled):
