@@ -9,6 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from shardwise.planning.prices import started
+from shardwise.planning.tiles import scattered_rows
 
 NEVER, ALWAYS = 1e9, 1e15  # what stands in the catalogue for more devices, and for more bytes, than there are
 CLOSE_ENOUGH = 1.03  # how near a limit is searched for
@@ -56,6 +57,21 @@ def fitted(matmuls: Sequence[TimedMatmul], short: Sequence[TimedMatmul]) -> Fit:
     grid = [(share / 100, 2.5e-7 * start) for share in range(40, 101) for start in range(81)]
     efficiency, start = min(grid, key=lambda each: sum(errors(*each)))
     return Fit(efficiency, leaving(short, start), start, least, median(errors(efficiency, start)))
+
+
+def chunk_tiles(scatters: Sequence[tuple[int, int, int]], devices: int) -> tuple[float, int]:
+    """What `scattered_tiles` has to be for most scatters to be padded as they were, and for how many it is then.
+
+    Args:
+        scatters: of each the rows of a block, the tiles of each row, and the rows to which it was padded.
+    """
+
+    def met(most: int) -> int:
+        return sum(scattered_rows(rows, columns, most) == padded for rows, columns, padded in scatters)
+
+    counts = {most: met(most) for most in range(16, 2000)}
+    best = [most for most, count in counts.items() if count == max(counts.values())]
+    return (median(best) + 0.5) * (devices + 4), max(counts.values())
 
 
 def leaving(short: Sequence[TimedMatmul], start: float) -> float:

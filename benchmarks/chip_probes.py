@@ -53,12 +53,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A compiled program: its pieces by start, what it fetches before it is used, and the kinds of its collectives."""
+    """A compiled program: its pieces by start, what it fetches before it is used, and its collectives' kinds and shapes."""
 
     pieces: tuple[Piece, ...]
     fetched: tuple[str, ...]
     opcodes: tuple[tuple[str, str], ...]  # name and opcode of each instruction, in the order of the schedule
     collectives: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
 
     @property
     def matmul_seconds(self) -> float:
@@ -214,7 +215,8 @@ def found(audit: Any) -> Found:
     instructions = audit.module.entry.instructions
     fetched = tuple(each.shape.lstrip("(").split("{")[0] for each in instructions if each.opcode == "copy-start")
     opcodes = tuple((each.name, each.opcode) for each in instructions)
-    return Found(pieces, fetched, opcodes, tuple(each.kind for each in audit.collectives))
+    shapes = tuple(each.shape for each in audit.collectives)
+    return Found(pieces, fetched, opcodes, tuple(each.kind for each in audit.collectives), shapes)
 
 
 def transposing_shards(devices: int, least: float, most: float, seed: str) -> Iterator[tuple[int, int]]:
@@ -228,6 +230,14 @@ def transposing_shards(devices: int, least: float, most: float, seed: str) -> It
         fits = least <= ITEM_BYTES * gathered * columns <= most
         if fits and memory_order((rows, columns)) == (0, 1) and memory_order((gathered, columns)) == (1, 0):
             yield rows, columns
+
+
+def scatters(count: int) -> Iterator[tuple[int, int]]:
+    """Rows and columns of what is left of random scatters: whole tiles, of up to 48 MB."""
+    random = Random("scatters")
+    for _ in range(count):
+        columns = 128 * int(2 ** random.uniform(0, 7))
+        yield 8 * random.randint(8, max(9, min(300, 24_000_000 // columns // 8))), columns
 
 
 def small_exchanges(devices: int, count: int) -> Iterator[tuple[int, int]]:

@@ -20,8 +20,18 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import chip_figures as figures
-from benchmarks.chip_figures import ALWAYS, NEVER, Derived, TimedMatmul, largest, speed
-from benchmarks.chip_probes import ITEM_BYTES, ROUTED, SIDE, SUMMING, Found, Prober, small_exchanges, transposing_shards
+from benchmarks.chip_figures import ALWAYS, NEVER, Derived, TimedMatmul, chunk_tiles, largest, speed
+from benchmarks.chip_probes import (
+    ITEM_BYTES,
+    ROUTED,
+    SIDE,
+    SUMMING,
+    Found,
+    Prober,
+    scatters,
+    small_exchanges,
+    transposing_shards,
+)  # fmt: skip
 from shardwise import chips, writing
 from shardwise.chips import Compiler, Figure, hardware, read
 from shardwise.commands.making import start, versions
@@ -47,6 +57,7 @@ GATHERED = (256, 512, 1024, 2048, 4096)  # rows of 8192 on a device of what is g
 EXCHANGED = ((4096, 4096), (8192, 4096), (8192, 8192))
 RINGS = ((4096, 512, 4096), (4096, 512, 2048), (8192, 256, 4096))  # rows, a block of what is summed, columns
 COLUMNS = 8192
+SCATTERS = 64  # of random sizes
 LEAST_COUNTED = 2e-7  # of small copies: what takes less is moved by no core
 COVERING = 32  # beside a permute
 
@@ -297,6 +308,20 @@ def of_sums(prober: Prober, _: Figures) -> Figures:
     }  # fmt: skip
 
 
+def of_scatters(prober: Prober, _: Figures) -> Figures:
+    """In how many tiles the blocks of a scatter go round a ring, by the rows to which they are padded."""
+    if prober.chip.devices_per_chip > 1:
+        return {"scattered_tiles": Derived(NEVER, "as for other chips; none is padded so: the sparse cores scatter", 0)}
+    padded: list[tuple[int, int, int]] = []
+    for rows, columns in scatters(SCATTERS):
+        made = prober.scatter(rows, columns, prober.four)
+        shapes = [shape for kind, shape in zip(made.collectives, made.shapes, strict=True) if kind == "reduce-scatter"]
+        padded += [(rows, columns // 128, shape[0]) for shape in shapes]
+    tiles, met = chunk_tiles(padded, prober.four.size)
+    says = "tiles of 8 x 128 elements that a chunk of a reduce-scatter over n devices has at most, times n + 4: so many of the "
+    return {"scattered_tiles": Derived(tiles, f"{says}probes are padded to the rows that it says: {met}", len(padded))}
+
+
 def is_sum(found: Found) -> bool:
     return "all-reduce" in found.collectives
 
@@ -317,6 +342,7 @@ GROUPS: tuple[tuple[tuple[str, ...], Callable[[Prober, Figures], Figures]], ...]
     (("cut_bytes_per_s",), of_rings),
     (("cover_flops_per_byte", "routed_from"), of_permutes),
     (("scatter_summed_from", "gather_summed_from", "gather_summed_bytes"), of_sums),
+    (("scattered_tiles",), of_scatters),
     (("gathers_ahead",), of_gathers_ahead),
 )
 

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from benchmarks.chip_figures import NEVER, Derived, Fit, TimedMatmul, covering, first, fitted, largest, priced, speed
+from benchmarks.chip_figures import (
+    NEVER,
+    Derived,
+    Fit,
+    TimedMatmul,
+    chunk_tiles,
+    covering,
+    first,
+    fitted,
+    largest,
+    priced,
+    speed,
+)
 from benchmarks.chips import rewritten, sources, table
 from shardwise import chips
 from shardwise.chips import Compiler, hardware, read
 from shardwise.errors import HardwareError
+from shardwise.planning.tiles import scattered_rows
 
 TPUS = [name for name in hardware.names() if name.startswith("tpu-")]
 TRUE = Fit(0.9, 1e11, 5e-6, 2e-6, 0.0)
@@ -44,6 +58,15 @@ def test_what_holds_only_of_a_number_between_is_from_none_on():
     assert first({16: False, 64: False}) == NEVER
     assert speed([(1.0, 0.0)]) is None
     assert covering([(3e9, 1e7, False), (2e9, 1e7, False), (1e9, 1e7, True)]) == 200
+
+
+def test_chunks_are_as_large_as_the_pads_of_scatters_say():
+    random = Random(0)
+    blocks = [(8 * random.randint(20, 300), random.randint(1, 120)) for _ in range(40)]
+    padded = [(rows, columns, scattered_rows(rows, columns, 228)) for rows, columns in blocks]
+    tiles, met = chunk_tiles(padded, devices=4)
+    assert int(tiles / 8) == 228
+    assert met == len(padded)
 
 
 @pytest.mark.parametrize("name", TPUS)

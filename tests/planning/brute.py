@@ -215,7 +215,8 @@ class Brute:
     def blocks(self, step: Step, before: Held, after: Held) -> Blocks:
         name = self.name(before)
         shape_of = functools.partial(Layout.shard_shape, sizes=self.task.sizes, mesh=self.task.mesh)
-        return step_blocks(step, {name: before.layout}, {name: after.layout}, shape_of, {name: self.order(before)}, self.item_of(before))
+        held, made, orders = {name: before.layout}, {name: after.layout}, {name: self.order(before)}
+        return step_blocks(step, held, made, shape_of, orders, self.item_of(before))
 
     def order(self, held: Held) -> Order | None:
         """In which order its dimensions lie in memory: an input as it comes, and the result as it must stand."""

@@ -12,12 +12,13 @@ from shardwise.planning.cost import estimate
 from shardwise.planning.prices import AMONG_ZEROS, Costs
 from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import rank
-from shardwise.planning.tiles import Blocks, blocks_of, memory_order
+from shardwise.planning.tiles import Blocks, blocks_of, memory_order, scattered_rows
 from shardwise.program import Program
 from shardwise.steps import AllGather, Einsum, GatherEinsum, Slice
 
 MIB = 2.0**20
 WHOLE, ODD = Blocks(), Blocks(tiles="rows")
+SCATTERS = ("reduce-scatter", "all-reduce")
 RAGGED = ("rows", "lanes", "torn")
 
 
@@ -107,6 +108,48 @@ def test_the_last_dimension_is_joined_in_tiles_of_128(size, tiles):
 def test_blocks_are_scattered_as_memory_holds_what_is_left_of_them(shard, dim, count, tiles):
     before = tuple(size * (count if place == dim else 1) for place, size in enumerate(shard))
     assert blocks_of("reduce-scatter", (dim, dim), before, shard).tiles == tiles
+
+
+# Compiled scatters: chip, devices, rows and columns of a block, and the rows to which the compiler padded it.
+@pytest.mark.parametrize(
+    ("chip", "devices", "rows", "columns", "padded"),
+    [
+        ("tpu-v6e", 8, 2048, 1664, 2112),
+        ("tpu-v6e", 8, 2048, 32768, 2048),
+        ("tpu-v6e", 4, 1832, 1280, 1848),  # an odd number of rows of tiles: it is cut between its columns
+        ("tpu-v5p", 4, 992, 5120, 1056),
+        ("tpu-v5p", 8, 72, 4992, 96),
+        ("tpu-v5p", 32, 200, 1664, 240),
+        ("tpu-v4", 4, 196, 1152, 208),
+        ("tpu-v5e", 16, 1161, 2560, 1224),
+    ],
+)
+def test_blocks_are_padded_to_equal_chunks(chip, devices, rows, columns, padded):
+    compiler = hardware(chip).compiler
+    assert compiler is not None
+    assert scattered_rows(rows, columns // 128, int(compiler.scattered_tiles.value / (devices + 4))) == padded
+
+
+@pytest.mark.parametrize(("target", "apart"), [("v5e:4x4", 1.8), ("v5p:2x2x4", 1.5), ("v6e:4x4", 1.8)])
+def test_blocks_that_stand_apart_cost_less_than_a_sum(target, apart):
+    costs = costs_on(target, "x=4, y=4")
+    before, after = (1344, 4 * 128), (1344, 128)
+    blocks = blocks_of("reduce-scatter", (1, 1), before, after)
+    assert blocks.stands_apart
+    seconds, summed = (costs.collective(kind, ("x",), 8 * 1344 * 128, 2 * 1344 * 128, blocks) for kind in SCATTERS)
+    assert summed > apart * seconds
+    assert not blocks_of("reduce-scatter", (1, 1), before, after, item_bytes=4).stands_apart  # 32-bit rows are not packed
+
+
+def test_padded_blocks_cost_what_they_move_beyond():
+    costs = costs_on("v6e:8x8", "x=8, y=8")
+    rows, columns = 2048, 1664
+    held = 2.0 * rows * columns
+    padded, even = (
+        costs.collective("reduce-scatter", ("x",), 8 * held, held, blocks)
+        for blocks in (blocks_of("reduce-scatter", (0, 0), (8 * rows, columns), (rows, columns)), WHOLE)
+    )
+    assert padded / even == pytest.approx(1.10, abs=0.03)  # compiled: 630 us, and 574 without pads
 
 
 @pytest.mark.parametrize("name", ["tpu-v5e", "tpu-v6e", "tpu-v5p"])

@@ -1,4 +1,4 @@
-"""Collectives as devices of their own have them: an all-to-all that joins a dimension of one row."""
+"""Collectives as devices of their own have them: all-to-alls that join a dimension of one row, scatters told of blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.runtime.shard_collectives import Tiled
+from shardwise.runtime.shard_collectives import OnTpu, Tiled
 
 SHAPES = ((1, 8, 12), (8, 1, 12), (8, 12, 1))
 
@@ -28,3 +28,30 @@ def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tu
     assert moved(given).sharding.spec == specs[1]
     with jax.set_mesh(mesh):
         np.testing.assert_array_equal(jax.grad(lambda array: (moved(array) ** 2).sum())(given), 2 * whole)
+
+
+SCATTERED = (
+    ((8, 40), 0, "float32"), ((8, 1024), 1, "bfloat16"), ((8, 1024), 1, "float32"), ((3, 8, 24), 2, "float32"),
+    ((3, 32, 5), 1, "bfloat16"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "at", "dtype"), SCATTERED)
+def test_a_scatter_told_of_its_blocks_is_the_same(shape: tuple[int, ...], at: int, dtype: str):
+    mesh = sw.make_mesh("x=4")
+    terms = np.random.default_rng(0).integers(-8, 8, (4, *shape)).astype(dtype)
+    dims = [f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK"[: len(shape)])]
+    specs = [sw.Layout.parse("N_x, " + ", ".join("IJK"[: len(shape)])).spec, sw.Layout.parse(", ".join(dims)).spec]
+
+    def summed(collectives: Tiled):
+        return jax.jit(jax.shard_map(
+            lambda shard: collectives.reduce_scatter(shard[0], at, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
+        ))  # fmt: skip
+
+    apart, tiled = (summed(each()) for each in (OnTpu, Tiled))
+    given = sw.put(terms, "N_x, " + ", ".join("IJK"[: len(shape)]), mesh)
+    np.testing.assert_array_equal(apart(given), terms.sum(0))
+    assert apart(given).sharding.spec == specs[1]
+    with jax.set_mesh(mesh):
+        grads = [jax.grad(lambda array, of=of: (of(array).astype("float32") ** 2).sum())(given) for of in (apart, tiled)]
+    np.testing.assert_array_equal(*grads)

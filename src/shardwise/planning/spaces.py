@@ -120,7 +120,8 @@ class Space:
     def leaving(self, move: Move, before: Vertex) -> float:
         """Seconds to copy what a program's last move made to where the result must stand."""
         made = self.shard(self.graph.vertex(move.after))
-        blocks = blocks_of(move.kind, (move.dim, move.target), self.shard(before).shape, made.shape, self.order, self.item_bytes)
+        took = self.shard(before)
+        blocks = blocks_of(move.kind, (move.dim, move.target), took.shape, made.shape, self.order, self.item_bytes)
         return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks, before is self.given)
 
     def temp_of(self, vertex: Vertex) -> float:

@@ -101,7 +101,7 @@ def scattered_rows(rows: int, columns: int, most: int) -> int:
 
     A block goes round the ring in both directions: it is cut in two between its columns, where their tiles are an even
     number, and else between its rows. Each half goes in equal chunks of at most so many tiles, of whole rows. So were cut
-    720 of 720 scatters of random sizes that were compiled as one, over 2 to 32 chips (libtpu 0.0.50).
+    795 of 795 scatters of random sizes that were compiled as one, over 2 to 32 chips (libtpu 0.0.50).
 
     >>> scattered_rows(2048, columns=13, most=313), scattered_rows(2048, columns=256, most=313)
     (2112, 2048)

@@ -1,4 +1,4 @@
-"""The collectives of a program on one device's shards: as JAX has them, as TPU compilers and hosts do best, among Explicit axes."""
+"""The collectives of a program on one device's shards: as JAX has them, as TPUs and hosts do best, among Explicit axes."""
 
 from __future__ import annotations
 

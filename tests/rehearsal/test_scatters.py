@@ -1,0 +1,57 @@
+"""Scatters as TPU compilers make them, beside what their estimates say of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import shardwise as sw
+from shardwise.chips.topology import Topology
+from shardwise.compiled.audit import Audit
+from shardwise.compiled.confirming import rehearsed
+from shardwise.planning.cost import estimate
+from shardwise.planning.problem import costs_of
+from shardwise.steps import Einsum, ReduceScatter
+
+pytestmark = [pytest.mark.usefixtures("kept_texts"), pytest.mark.needs("tpu")]
+MATMUL = Einsum(("A", "B"), "C", ("I", "K"))
+
+
+def scattered(dim: str, sizes: dict[str, int], mesh: str, target: str, dtype: str = "bfloat16") -> tuple[Audit, float]:
+    """A matmul and the scatter of its sum as compiled, and the estimate of both in seconds."""
+    result = "C[I_x, K]" if dim == "I" else "C[I, K_x]"
+    plan = sw.plan(f"A[I, J_x] · B[J_x, K] -> {result}", sizes=sizes, mesh=mesh, hardware=target, overlap=False, dtype=dtype)
+    program = dataclasses.replace(plan.best.program, steps=(MATMUL, ReduceScatter("C", dim, ("x",))))
+    audit = rehearsed(plan.task, program, Topology.parse(target))
+    return audit, estimate(program, costs_of(plan.task), plan.task.sizes).seconds
+
+
+@pytest.mark.parametrize(
+    ("target", "columns"), [("v5e:2x4", 128), ("v6e:2x4", 640), ("v5p:2x2x2", 384), ("v4:2x2x2", 128), ("v5e:2x4", 1182)]
+)
+def test_blocks_of_columns_are_not_summed(target: str, columns: int):
+    """An odd number of tiles, or part of one: of a tiled scatter the compiler makes an all-reduce, and a slice."""
+    mesh, extent = ("x=4, y=2", 4)
+    audit, _ = scattered("K", {"I": 512, "J": 256, "K": extent * columns}, mesh, target)
+    kinds = [each.kind for each in audit.collectives]
+    assert "reduce-scatter" in kinds
+    assert "all-reduce" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("target", "mesh", "extent", "rows", "columns", "dtype"),
+    [
+        ("v6e:8x8", "x=8, y=8", 8, 2048, 1664, "bfloat16"),
+        ("v5p:2x2x4", "x=4, y=4", 4, 992, 5120, "bfloat16"),
+        ("v4:2x2x4", "x=4, y=4", 4, 1176, 3712, "bfloat16"),
+        ("v5e:4x8", "x=8, y=4", 8, 832, 832, "float32"),
+        ("v5e:4x4", "x=4, y=4", 4, 2044, 1920, "bfloat16"),
+    ],
+)
+def test_padded_blocks_take_as_long_as_estimated(
+    target: str, mesh: str, extent: int, rows: int, columns: int, dtype: str
+):  # fmt: skip
+    audit, seconds = scattered("I", {"I": extent * rows, "J": 64 * extent, "K": columns}, mesh, target, dtype)
+    assert [each.kind for each in audit.collectives] == ["reduce-scatter", "collective-permute"]
+    assert seconds / audit.timeline().step_seconds == pytest.approx(1, abs=0.1)
