@@ -39,6 +39,19 @@ def test_blocks_of_columns_are_not_summed(target: str, columns: int):
     assert "all-reduce" not in kinds
 
 
+@pytest.mark.parametrize("target", ["v5e:2x4", "v6e:2x4", "v5p:2x2x2", "v4:2x2x2"])
+@pytest.mark.parametrize("size", [1152, 40960, 1000])
+def test_vectors_are_scattered_as_rows_of_tiles(target: str, size: int):
+    """Of 1000 there are none: these are summed, as all vectors are of which the compiler is not told so."""
+    plan = sw.plan("S[I]{U_x} -> S[I_x]", sizes={"I": 4 * size}, mesh="x=4, y=2", hardware=target, overlap=False)
+    program = dataclasses.replace(plan.best.program, steps=(ReduceScatter("S", "I", ("x",)),))
+    audit = rehearsed(plan.task, program, Topology.parse(target))
+    assert [each.kind for each in audit.collectives] == ["all-reduce" if size == 1000 else "reduce-scatter"]
+    if size == 40960:
+        seconds = estimate(program, costs_of(plan.task), plan.task.sizes).seconds
+        assert seconds / audit.timeline().step_seconds == pytest.approx(1, abs=0.1)
+
+
 @pytest.mark.parametrize(
     ("target", "mesh", "extent", "rows", "columns", "dtype"),
     [

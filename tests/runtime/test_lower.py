@@ -33,6 +33,7 @@ def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tu
 SCATTERED = (
     ((8, 40), 0, "float32"), ((8, 1024), 1, "bfloat16"), ((8, 1024), 1, "float32"), ((3, 8, 24), 2, "float32"),
     ((3, 32, 5), 1, "bfloat16"),
+    ((1536,), 0, "bfloat16"), ((40,), 0, "float32"),
 )  # fmt: skip
 
 

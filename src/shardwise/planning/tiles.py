@@ -145,7 +145,7 @@ def blocks_of(
         case "reduce-scatter":
             outer, flat = dims[0] < len(order) - 2, dim == len(made) - 2 and not deep
             tiles = "whole" if outer else _scattered(dim, made, -(-WORD // item_bytes))
-            rows, columns = made[dim] if flat else 0, -(-made[-1] // LANES)
+            rows, columns = made[dim] if flat else 0, -(-made[-1] // LANES) if len(made) > 1 else 1
             # A result of a matmul may lie as it is written until it leaves the program.
             written = _scattered(dims[0], after, -(-WORD // item_bytes)) if dims[0] == len(after) - 1 else "whole"
             apart = any(each in ("odd", "lanes") for each in (tiles, written))
@@ -177,9 +177,11 @@ def _scattered(dim: int, shard: Sequence[int], packed: int) -> Tiles:
     """How the blocks of a scatter lie, of elements of which so many are `packed` in a word.
 
     Of two dimensions the compiler pads the slower one (`scattered_rows`). Behind another dimension it sums those that end
-    within the rows of a tile, and before the last two all, where the rows of these fill no tiles.
+    within the rows of a tile, and before the last two all, where the rows of these fill no tiles. Of a vector it sums all.
     """
     size, from_end = shard[dim], len(shard) - dim
+    if len(shard) == 1:
+        return "rows" if size % LANES else "odd"
     if from_end > 2:
         return "rows" if shard[-2] % SUBLANES else "whole"
     if from_end == 1:
