@@ -148,8 +148,7 @@ class Costs:
         price, padded = self._price("reduce-scatter", axes), self._scattered(axes, blocks)
         if blocks.stands_apart:
             room = self._room(in_bytes, blocks)
-            laid = blocks.columns > 1 and blocks.tiles != "whole"
-            return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if laid else 0.0)
+            return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
         if padded == 1:
             return price(in_bytes, out_bytes)
         times = name("p", padded, "", "times its size, padded to equal chunks")
@@ -186,7 +185,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None or self.ground is None:
             return False
-        uncut = blocks.tiles == "rows" or (not blocks.stands_apart and self._scattered(axes, blocks) > SUMMED_FROM)
+        uncut = blocks.tiles == "rows" or self._scattered(axes, blocks) > SUMMED_FROM
         return is_summed(kind, axes, out_bytes, uncut, compiler, self.ground)
 
     def _laying(self, kind: CollectiveKind, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:

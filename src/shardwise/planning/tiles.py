@@ -31,8 +31,7 @@ class Blocks(NamedTuple):
     `first` and `target_first` say whether it joins or cuts along the first dimension (an all-to-all cuts along its target);
     `deep` whether dimensions lie before the last two; `transposed` whether what comes out would stand in another order as the
     result of a program; `padded` is how many times its size that takes in memory. A block of a scatter is so many tiles
-    (`columns`) wide; along the rows of a matrix it has so many `rows`; and it `stands_apart` where blocks are made a dimension
-    of their own, because along that which they cut a compiler may sum all of them.
+    (`columns`) wide; along the rows of a matrix it has so many `rows`.
     """
 
     first: bool = True
@@ -43,7 +42,11 @@ class Blocks(NamedTuple):
     padded: float = 1.0
     rows: int = 0
     columns: int = 0
-    stands_apart: bool = False
+
+    @property
+    def stands_apart(self) -> bool:
+        """Whether the blocks of a scatter are made a dimension of their own: else compilers would sum all of them."""
+        return self.tiles in ("odd", "lanes")
 
     @property
     def splits_rows(self) -> bool:
@@ -146,10 +149,7 @@ def blocks_of(
             outer, flat = dims[0] < len(order) - 2, dim == len(made) - 2 and not deep
             tiles = "whole" if outer else _scattered(dim, made, -(-WORD // item_bytes))
             rows, columns = made[dim] if flat else 0, -(-made[-1] // LANES) if len(made) > 1 else 1
-            # A result of a matmul may lie as it is written until it leaves the program.
-            written = _scattered(dims[0], after, -(-WORD // item_bytes)) if dims[0] == len(after) - 1 else "whole"
-            apart = any(each in ("odd", "lanes") for each in (tiles, written))
-            return Blocks(first, first, tiles, deep, held != order, padded, rows, columns, apart)
+            return Blocks(first, first, tiles, deep, held != order, padded, rows, columns)
         case "all-to-all":
             tiles = "whole" if all(map(_is_whole, (dim, target), (size, made))) else "torn"
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))
