@@ -44,8 +44,8 @@ class OnTpu(Tiled):
     """The same on TPUs: a scatter whose blocks the compiler would sum is told of them as a dimension of their own.
 
     Along the dimension that runs fastest in memory a block that is no even number of tiles (of 16-bit elements) is taken out of
-    an all-reduce; so is every block of a vector. Of 250 such scatters of random matrices the median is 1.3 times as fast so, the
-    slowest 0.62 (on v5p, whose links are fast beside its copies), and vectors are more than twice as fast.
+    an all-reduce; so is every block of a vector. Of 250 such scatters of random matrices the median is 1.3 times as fast so,
+    the slowest 0.62 (on v5p, whose links are fast beside its copies), and vectors are more than twice as fast.
     """
 
     def reduce_scatter(self, array: Any, at: int, axes: Axes) -> Any:
