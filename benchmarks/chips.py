@@ -31,7 +31,7 @@ from benchmarks.chip_probes import (
     scatters,
     small_exchanges,
     transposing_shards,
-)  # fmt: skip
+)
 from shardwise import chips, writing
 from shardwise.chips import Compiler, Figure, hardware, read
 from shardwise.commands.making import start, versions

@@ -32,8 +32,7 @@ def scattered(dim: str, sizes: dict[str, int], mesh: str, target: str, dtype: st
 )
 def test_blocks_of_columns_are_not_summed(target: str, columns: int):
     """An odd number of tiles, or part of one: of a tiled scatter the compiler makes an all-reduce, and a slice."""
-    mesh, extent = ("x=4, y=2", 4)
-    audit, _ = scattered("K", {"I": 512, "J": 256, "K": extent * columns}, mesh, target)
+    audit, _ = scattered("K", {"I": 512, "J": 256, "K": 4 * columns}, "x=4, y=2", target)
     kinds = [each.kind for each in audit.collectives]
     assert "reduce-scatter" in kinds
     assert "all-reduce" not in kinds
@@ -62,9 +61,7 @@ def test_vectors_are_scattered_as_rows_of_tiles(target: str, size: int):
         ("v5e:4x4", "x=4, y=4", 4, 2044, 1920, "bfloat16"),
     ],
 )
-def test_padded_blocks_take_as_long_as_estimated(
-    target: str, mesh: str, extent: int, rows: int, columns: int, dtype: str
-):  # fmt: skip
+def test_padded_blocks_take_as_long_as_estimated(target: str, mesh: str, extent: int, rows: int, columns: int, dtype: str):
     audit, seconds = scattered("I", {"I": extent * rows, "J": 64 * extent, "K": columns}, mesh, target, dtype)
     assert [each.kind for each in audit.collectives] == ["reduce-scatter", "collective-permute"]
     assert seconds / audit.timeline().step_seconds == pytest.approx(1, abs=0.1)

@@ -90,10 +90,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     def item_of(name: str) -> int:
         return costs.made_item_bytes if name in multiplied else costs.item_bytes
 
-    def shard_bytes(name: str, layout: Layout) -> float:
-        return item_of(name) * math.prod(shape_of(layout))
-
-    held = {name: shard_bytes(name, layout) for name, layout in states[0].items()}  # by every live array
+    held: dict[str, float] = {name: item_of(name) * math.prod(shape_of(of)) for name, of in states[0].items()}  # by live arrays
     inputs = sum(held.values())
     priced: list[StepCost] = []
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
@@ -106,7 +103,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             multiplied.add(touched(step))
             is_result = touched(step) == program.output
             orders[touched(step)] = costs.order(shape_of(states[-1][program.output])) if is_result else None
-        size = shard_bytes(touched(step), after[touched(step)])
+        size: float = item_of(touched(step)) * math.prod(shape_of(after[touched(step)]))
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
         blocks = step_blocks(step, before, after, shape_of, orders, item_of(touched(step)))
