@@ -8,15 +8,17 @@ not known, the mesh is taken to fill it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.chips import Compiler, Hardware
-from shardwise.chips.links import RING, Routes, ringed
+from shardwise.chips.links import RING, Route, Routes, ringed
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.steps import CollectiveKind
 
 FOLDED_FROM = 16  # chips along the longest side, from which a sum over a slice folds the other two into one as long
+LONGER = 4  # times as long as another a side is, so that a sum over both goes round one ring
 ANY_LINKS = 12  # more than a device has
 
 
@@ -72,9 +74,10 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
       where each axis has two chips, or, on chips of two cores, where each is a side of the slice. So does a scatter there.
     - Where links are routed by tables, a gather of `odd` blocks goes over all links that there are (`NetRouterEmitter`).
     - What arrives at one core of a chip is handed to the other, where the last axis of a gather runs over both.
-    - A sum over a part of the slice goes round one ring (`StrategyRing`), where chips have one core; so does a scatter over
-      all of a slice that is no square. A sum over all of it uses all links; in one of 4 x 4 x 16 it goes along two sides of
-      16, the first two folded into one.
+    - A sum over a part of the slice goes round one ring (`StrategyRing`), where chips have one core, or along all sides of
+      the slice that it fills (`StrategyND`), unless one is `LONGER`; a scatter goes round a ring, over all of a slice that is
+      no square too. A sum over all of it uses all links; in one of 4 x 4 x 16 it goes along two sides of 16, the first two
+      folded into one.
     """
     cores = on.hardware.devices_per_chip
     if on.shape is None and cores > 1:
@@ -82,7 +85,7 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
     moving = [axis for axis in axes if axis in on.routes]
     sides = [on.routes[axis] for axis in moving if on.routes[axis].size > on.routes[axis].cores]
     if cores > 1:
-        wide = len(sides) == len([axis for axis in moving if on.routes[axis].hops]) and all(r.is_side for r in sides)
+        wide = len(sides) == len([axis for axis in moving if on.routes[axis].hops]) and all(len(r.sides) == 1 for r in sides)
     else:
         wide = all(route.hops <= 1 for route in sides)
     links = RING * max(1, len(sides)) if wide else RING
@@ -95,6 +98,8 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
             return ringed(on.routes, axes, on.hardware, links, handed)
         case "reduce-scatter" if cores > 1:
             return ringed(on.routes, axes, on.hardware, links)
+        case "all-reduce" if cores == 1 and not on.whole(axes) and _fills_sides(sides):
+            return on.routes
         case "reduce-scatter" | "all-reduce" if cores == 1 and not on.whole(axes):
             return ringed(on.routes, axes, on.hardware, RING)
         case "reduce-scatter" if not on.is_even:
@@ -123,6 +128,12 @@ def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, c
             return on.whole(axes) and large
         case _:
             return False
+
+
+def _fills_sides(routes: Sequence[Route]) -> bool:
+    """Whether axes fill several sides of the slice, and none of these is much longer than another."""
+    sides = [side for route in routes for side in route.sides]
+    return all(route.sides for route in routes) and len(sides) > 1 and max(sides) < LONGER * min(sides)
 
 
 def _is_folded(shape: tuple[int, ...] | None) -> bool:

@@ -261,14 +261,14 @@ def _crossing(name: str, route: Route | None, slices: int) -> Route:
 def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Position]) -> Route:
     link = torus.bytes_per_s.value / topology.cores_per_chip
     spans = [sorted(set(coordinates)) for coordinates in zip(*places, strict=True)]
-    speed, farthest, rings, said, full = 0.0, 0, [], [], 0
+    speed, farthest, rings, said, sides = 0.0, 0, [], [], []
     for dimension, values in enumerate(spans[:-1]):
         count, gap = len(values), values[1] - values[0] if len(values) > 1 else 1
         if count == 1:
             continue
         ring = topology.rings[dimension] and count * gap == topology.shape[dimension] and count > 2
         rings.append(ring)
-        full += count == topology.shape[dimension]
+        sides += [count] if count == topology.shape[dimension] else []
         speed += link * (2 if ring else 1) / gap
         farthest += (count // 2 if ring else count - 1) * gap
         said.append(f"{'ring' if ring else 'line'} of {count}" + (f" ({gap} apart)" if gap > 1 else ""))
@@ -280,11 +280,11 @@ def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Positio
     if chips * len(spans[-1]) != len(places):  # no block of the torus: taken as one link
         steps = max(hops(topology, places[0], place) for place in places)
         return Route(len(places), link / steps, steps, False, f"{name} {len(places)} devices, scattered")
-    is_side = full == len(rings) == 1
+    filled = tuple(sides) if len(sides) == len(rings) else ()
     says = f"{name} a {' x '.join(said)}{cores}"
     visited = [places[at] for at in folded(len(places))]
     direct, folds = (all(map(_is_direct, order, (*order[1:], order[0]))) for order in (list(places), visited))
-    return Route(len(places), speed, farthest, all(rings), says, len(spans[-1]), is_side, direct, folds)
+    return Route(len(places), speed, farthest, all(rings), says, len(spans[-1]), filled, direct, folds)
 
 
 def _is_direct(one: Position, other: Position) -> bool:

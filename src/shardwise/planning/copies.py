@@ -1,7 +1,7 @@
 """What steps cost where they stand: TPU compilers copy an array, or do not, by what made it and by what reads it.
 
-- A matmul reads a slice, and the blocks of a gather, where they are; for others a slice is copied, and the blocks are put
-  together first.
+- A matmul reads a slice, and the whole tiles of a gather, where they are; for others a slice is copied, and blocks that end
+  within a tile are put together first, for a matmul as far as the chip's own memory has no room.
 - Where a collective takes the result of a matmul, the chip keeps it, as far as there is room: it is made sooner.
 - Inputs that the chip's own memory has room for are fetched there from the start on, whole, one after the other: a matmul
   or a slice waits for its own.
@@ -137,8 +137,10 @@ def _cut_out(step: Slice, reader: Step | None, bytes_: Footprint, costs: Costs) 
 
 def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float:
     """Seconds in which the blocks of a gather are put together; those of a result are where it is copied to its place."""
-    if reader is None or einsum_of(reader) is not None:
+    if reader is None:
         return 0.0
+    if einsum_of(reader) is not None:
+        return costs.made_readable(bytes_.took, bytes_.made, bytes_.blocks)
     return costs.put_together(bytes_.made, bytes_.blocks)
 
 

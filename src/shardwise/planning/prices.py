@@ -34,6 +34,7 @@ LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like 
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 SMALL = 4e5  # bytes: matmuls of less than 0.2 to 0.6 MB wait for nothing, and copies take their least
 NEXT = 0.4  # of that start for a matmul that follows one like it, where a chip holds arrays
+ROUNDED = 1e-9  # less of a block is the rounding of sums
 # Copies that transpose an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
 # dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
 EXCHANGED, TAKEN_APART = 1.8, 3.0
@@ -95,6 +96,7 @@ class Costs:
     arithmetic: Arithmetic = FLOATS
     _prices: dict[tuple[str, Axes, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
     _hops: dict[tuple[Axes, bool], Hop] = field(default_factory=dict, compare=False, repr=False)
+    _shifts: dict[tuple[Axes, int], tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     ground: Ground | None = field(init=False, compare=False, repr=False)  # what collectives run on, on a torus
 
     def __post_init__(self) -> None:
@@ -140,32 +142,56 @@ class Costs:
     def _scatter(self, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks) -> float:
         """Seconds of a scatter as chips' compilers make it.
 
-        Of blocks padded to equal chunks each ends up as many pads away from its place as blocks are before it: a part of each,
-        the pads of all others, is cut out and sent to the next device, and what is left there put in place. Blocks that stand
-        apart, and are more than a tile wide, are laid out one after the other before.
+        Blocks padded to equal chunks end up as many pads away from their place as blocks are before them: `_to_their_place`
+        moves them. Blocks that stand apart, and are more than a tile wide, are laid out one after the other before.
         """
-        n, name = self.mesh.extent(axes), self.arithmetic.name
         price, padded = self._price("reduce-scatter", axes), self._scattered(axes, blocks)
         if blocks.stands_apart:
             room = self._room(in_bytes, blocks)
             return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
         if padded == 1:
             return price(in_bytes, out_bytes)
-        times = name("p", padded, "", "times its size, padded to equal chunks")
-        sent = name("beyond", (n - 1) * (padded - 1) * out_bytes, "B", "what pads moved to a neighbour")
-        pairs = tuple((k, (k + 1) % n) for k in range(n))
-        moved = self.permute(axes, pairs, sent) + self.copy(sent + out_bytes)
-        return price(times * in_bytes, times * out_bytes) + moved
+        times = self.arithmetic.name("p", padded, "", "times its size, padded to equal chunks")
+        return price(times * in_bytes, times * out_bytes) + self._to_their_place(axes, padded, out_bytes)
+
+    def _to_their_place(self, axes: Axes, padded: float, out_bytes: float) -> float:
+        """Seconds to move the blocks of a scatter that are `padded` times their size to the devices that they are for.
+
+        The pads of all lie behind the last block, so that a device's own is up to `far` devices before it: all send theirs to
+        the next, then to the one behind that, and so on, and each puts together what is its own.
+        """
+        name = self.arithmetic.name
+        far = self.mesh.extent(axes) * (1 - 1 / padded)
+        parts = [min(1.0, far - distance) for distance in range(math.ceil(far - ROUNDED))]  # of a block, by how far it goes
+        shifts = [self._shift(axes, distance) for distance in range(1, len(parts) + 1)]
+        crowd = sum(crowd * part for (crowd, _), part in zip(shifts, parts, strict=True))
+        block = name("padded", padded * out_bytes, "B", "a block with its pads")
+        moved = self._over_links(crowd, sum(hops for _, hops in shifts), block, "blocks share a link, one after the other")
+        return moved + self.copy(min(far, 1.0) * block + out_bytes)
+
+    def _shift(self, axes: Axes, distance: int) -> tuple[int, int]:
+        """How many blocks share a link, and how many links one passes, where each goes to the device so far behind it."""
+        if self.site is None:
+            return distance, distance
+        known = self._shifts.get((axes, distance))
+        if known is None:
+            n = self.mesh.extent(axes)
+            pairs = tuple((k, k + distance if k + distance < n else k) for k in range(n))
+            known = self._shifts[axes, distance] = crowd_of(pairs, axes, self.mesh, self.site)
+        return known
 
     def permute(self, axes: Axes, pairs: Pairs, sent_bytes: float) -> float:
         """Seconds of a permutation, with the shards followed link by link where it is known which chip each device is on."""
-        if self.site is None or not isinstance(links := self.hardware.links, Torus):
+        if self.site is None or not isinstance(self.hardware.links, Torus):
             return self.collective("collective-permute", axes, sent_bytes, sent_bytes)
-        name = self.arithmetic.name
-        crowd, hops = crowd_of(pairs, axes, self.mesh, self.site)
+        return self._over_links(*crowd_of(pairs, axes, self.mesh, self.site), sent_bytes, "shards share a link")
+
+    def _over_links(self, crowd: float, hops: int, sent_bytes: float, what: str) -> float:
+        """Seconds in which so many shards pass the links that they share on a torus, over so many links."""
+        links, name = self.hardware.links, self.arithmetic.name
+        assert isinstance(links, Torus)
         latency = name("L", name("hop", links.hop_seconds.value, "s") * hops, "s")
-        shared = name("c", crowd, "", "shards share a link")
-        return latency + shared * sent_bytes / name("W", links.bytes_per_s.value, "B/s", "a link")
+        return latency + name("c", crowd, "", what) * sent_bytes / name("W", links.bytes_per_s.value, "B/s", "a link")
 
     def _price(self, kind: CollectiveKind, axes: Axes, odd: bool = False) -> Pricer:
         price = self._prices.get((kind, axes, odd))
@@ -274,6 +300,20 @@ class Costs:
         room = self._room(out_bytes, blocks)
         easy = room < SMALL or (blocks.tiles == "rows" and not blocks.deep)
         return self._memory(0.0, room) if easy else self.transposed(room)
+
+    def made_readable(self, in_bytes: float, out_bytes: float, blocks: Blocks) -> float:
+        """Seconds to lay out for a matmul the blocks of a gather that end within a tile.
+
+        Those that end within its lanes are transposed before they are sent; those that end within its rows are put together
+        when they have arrived: in the chip's own memory, or read or written, or both, where that has no room.
+        """
+        compiler = self.hardware.compiler
+        if compiler is None or not blocks.is_ragged:
+            return 0.0
+        sent = self.transposed(in_bytes) if blocks.tiles in ("lanes", "torn") else 0.0
+        if not blocks.splits_rows or 2 * out_bytes <= compiler.near_bytes.value:
+            return sent
+        return sent + self._memory(out_bytes if out_bytes > compiler.near_bytes.value else 0.0, out_bytes)
 
     def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
         """Of what one device sends in a collective, the bytes that leave its node, or its slice."""
