@@ -20,6 +20,7 @@ from shardwise.planning.tiles import Blocks
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
+    AllToAll,
     Collective,
     Einsum,
     Fused,
@@ -60,6 +61,8 @@ def with_copies(
             case AllGather():
                 seconds = _put_together(_reader(program, number), bytes_, costs)
                 cost = _beside(cost, seconds, "blocks put together", costs)
+            case AllToAll():
+                cost = _beside(cost, _exchanged(program, number, bytes_, costs), "copies beside a matmul", costs)
             case Einsum():
                 cost = _multiplied(
                     cost, step, bytes_, inputs, fetching, costs, is_kept=isinstance(_reader(program, number), Collective)
@@ -133,6 +136,26 @@ def _cut_out(step: Slice, reader: Step | None, bytes_: Footprint, costs: Costs) 
     if isinstance(reader, Slice | Einsum) or (isinstance(reader, Fused) and step.array not in sent):
         return 0.0
     return costs.cut_out(bytes_.made, bytes_.blocks)
+
+
+def _maker(program: Program, number: int) -> Step | None:
+    """The step before that made what a step takes; None where it is an input."""
+    taken = consumed(program.steps[number])
+    return next((each for each in reversed(program.steps[:number]) if touched(each) in taken), None)
+
+
+def _exchanged(program: Program, number: int, bytes_: Footprint, costs: Costs) -> float:
+    """Seconds of copies that an all-to-all takes beyond those it takes within collectives: a matmul stands beside it.
+
+    One that ends a program has those of its result already.
+    """
+    maker, reader = _maker(program, number), _reader(program, number)
+    made = maker is not None and einsum_of(maker) is not None
+    read = reader is not None and einsum_of(reader) is not None
+    if reader is None or made == read:
+        return 0.0
+    beside = costs.exchanged(bytes_.took, bytes_.blocks, "made" if made else "read")
+    return beside - costs.exchanged(bytes_.took, bytes_.blocks, "within")
 
 
 def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float:

@@ -15,6 +15,7 @@ from shardwise.chips.network import network_bytes
 from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+from shardwise.planning.exchanges import Around, copies_of
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows
 from shardwise.steps import CollectiveKind, Way
 
@@ -223,10 +224,10 @@ class Costs:
         if compiler is None or self.ground is None:
             return 0.0
         match kind:
-            case "all-to-all" if blocks.is_ragged or blocks.deep:
+            case "all-to-all" if blocks.is_ragged:
                 return self.arithmetic.longest(EXCHANGED * self.transposed(in_bytes), 2 * compiler.least_copy_seconds.value)
             case "all-to-all":
-                return in_bytes * self.hardware.sharers(self.mesh) / compiler.laid_bytes_per_s.value
+                return self.exchanged(in_bytes, blocks, "within")
             case "all-gather" if summed:
                 near = out_bytes <= compiler.kept_bytes.value
                 return AMONG_ZEROS * (self._memory(out_bytes, out_bytes) if near else self.copy(out_bytes))
@@ -236,6 +237,27 @@ class Costs:
                 return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
                 return 0.0
+
+    def exchanged(self, array_bytes: float, blocks: Blocks, around: Around) -> float:
+        """Seconds to copy what an all-to-all of whole tiles takes or makes, by what stands around it.
+
+        Of what the chip's own memory has room for twice one copy less is transposed, and one that is not is only written. What
+        it has no room for sparse cores exchange, which copy nothing.
+        """
+        compiler = self.hardware.compiler
+        if compiler is None or blocks.is_ragged:
+            return 0.0
+        if self.hardware.devices_per_chip > 1 and array_bytes > compiler.near_bytes.value:
+            return 0.0
+        plain, transposed = copies_of(blocks.joins, blocks.cuts, blocks.deep, around)
+        written = 0.0
+        if array_bytes <= compiler.kept_bytes.value and plain > 1:
+            plain, written = plain - 1, self._memory(0.0, array_bytes)
+        room = compiler.kept_bytes.value / (2 if blocks.deep else 1)
+        if array_bytes <= room and transposed and not plain:
+            transposed -= 1 if transposed > 1 or around == "read" else 0
+        copied = plain * self.copy(array_bytes) + transposed * self.transposed(array_bytes) + written
+        return self.arithmetic.longest(copied, compiler.least_copy_seconds.value)
 
     def holds(self, array_bytes: float) -> bool:
         """Whether a chip keeps an array while it works on it, with what is made of it: no part of it passes main memory."""
@@ -278,10 +300,11 @@ class Costs:
                 return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.transposed_bytes_per_s.value
             case "all-gather", "lanes" | "torn":
                 return self.transposed(room)
-            case _ if blocks.transposed or (blocks.deep and kind == "all-to-all"):
+            case _ if blocks.transposed:
                 return self.transposed(room)
             case "all-to-all", _:
-                return compiler.exchanged_copies.value * self.copy(out_bytes)
+                around = "alone" if given else "made"
+                return max(0.0, self.exchanged(out_bytes, blocks, around) - self.exchanged(out_bytes, blocks, "within"))
             case _, "rows":
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
             case _:

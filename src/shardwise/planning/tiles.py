@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from shardwise.planning.exchanges import Place
+
 Order = tuple[int, ...]  # dimensions by position, the slowest first
 # How blocks fill the tiles: whole tiles; of a scatter an `odd` number of them; blocks that end within the rows of a tile, or
 # within its lanes; `torn` are those that end within both.
@@ -42,6 +44,8 @@ class Blocks(NamedTuple):
     padded: float = 1.0
     rows: int = 0
     columns: int = 0
+    joins: Place = "rows"
+    cuts: Place = "lanes"
 
     @property
     def stands_apart(self) -> bool:
@@ -160,9 +164,16 @@ def blocks_of(
         case "all-to-all":
             tiles = "whole" if all(map(_is_whole, (dim, target), (size, made))) else "torn"
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))
+            places = (_place(dim, len(made)), _place(target, len(made)))
+            return Blocks(first, target_first, tiles, deep, held != order, padded, 0, 0, *places)
         case _:
             tiles = "whole"
     return Blocks(first, target_first, tiles, deep, held != order, padded)
+
+
+def _place(dim: int, rank: int) -> Place:
+    """Where a dimension lies, of so many in the order of memory."""
+    return "lanes" if dim == rank - 1 else "rows" if dim == rank - 2 else "outer"
 
 
 def _is_whole(dim: int, shard: Sequence[int]) -> bool:
