@@ -143,15 +143,6 @@ class Prober:
         """An all-to-all that is all of a program."""
         return self.steps("A[I_x, J] -> A[I, J_x]", {"I": i, "J": j}, EXCHANGE)
 
-    def exchange_after(self, i: int, j: int) -> Found:
-        """An all-to-all of what a matmul makes."""
-        move = replace(EXCHANGE, array="C", target_dim="K")
-        return self.steps("A[I_x, J] · B[J, K] -> C[I, K_x]", {"I": i, "J": 1024, "K": j}, MATMUL, move)
-
-    def exchange_before(self, i: int, j: int) -> Found:
-        """An all-to-all of what a matmul takes."""
-        return self.steps("A[I_x, J] · B[J_x, K] -> C[I, K]{U_x}", {"I": i, "J": j, "K": 1024}, EXCHANGE, MATMUL)
-
     def ring(self, i: int, block: int, k: int) -> Found:
         """A ring both ways that gathers what is summed over: blocks of so many of both sides are multiplied at once."""
         step = GatherEinsum(AllGather("A", "J", X), MATMUL, "bidirectional", 1)

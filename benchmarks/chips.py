@@ -54,7 +54,6 @@ SHORT = ((4096, 128, 4096), (8192, 128, 4096), (8192, 256, 4096))
 KEPT = ((2048, 128, 4096), (4096, 128, 4096), (6144, 128, 4096))  # the same, with results of up to 50 MB
 READ = ((8, 8448, 13696), (32, 5760, 13952), (128, 7808, 8704), (192, 7936, 14848))  # whose weights no chip fetches before
 GATHERED = (256, 512, 1024, 2048, 4096)  # rows of 8192 on a device of what is gathered or kept
-EXCHANGED = ((4096, 4096), (8192, 4096), (8192, 8192))
 RINGS = ((4096, 512, 4096), (4096, 512, 2048), (8192, 256, 4096))  # rows, a block of what is summed, columns
 COLUMNS = 8192
 SCATTERS = 64  # of random sizes
@@ -194,40 +193,12 @@ def of_transposing(prober: Prober, found: Figures) -> Figures:
     }
 
 
-def of_exchanges(prober: Prober, found: Figures) -> Figures:
-    """Copies beside all-to-alls: of whole tiles, and small ones."""
-    n, cores = prober.four.size, prober.chip.devices_per_chip
-    before: list[tuple[float, float]] = []
-    after: list[tuple[float, float]] = []
-    for i, j in EXCHANGED:
-        bytes_ = i * j * ITEM_BYTES / n
-        alone, made, taken = prober.exchange(i, j), prober.exchange_after(i, j), prober.exchange_before(i, j)
-        before += [
-            (bytes_, alone.work_seconds("before")),
-            (bytes_, made.work_seconds("before")),
-            (bytes_, taken.work_seconds()),
-        ]
-        after += [(bytes_, each.work_seconds("after")) for each in (alone, made)]
-    sizes = list(small_exchanges(n, 16))
+def of_exchanges(prober: Prober, _: Figures) -> Figures:
+    """What copies take at least: small ones beside all-to-alls."""
+    sizes = list(small_exchanges(prober.four.size, 16))
     small = [piece.seconds for i, j in sizes for piece in prober.exchange(i, j).work() if piece.seconds > LEAST_COUNTED]
-    laid, copied = speed(before), found["copied_bytes_per_s"].value
-    copies = median(seconds * copied / cores / bytes_ for bytes_, seconds in after) if copied else None
-    count = 3 * len(EXCHANGED)
-    return {
-        "laid_bytes_per_s": Derived(ALWAYS, "none is laid out anew", count)
-        if laid is None
-        else times(
-            laid, cores, "bytes a second of an all-to-all's shard in whole tiles, laid out before it, and after it for a "
-            "matmul: the median, alone and beside matmuls", count,
-        ),
-        "exchanged_copies": Derived(
-            copies, "copies of what an all-to-all in whole tiles made at a program's end, at the speed of copies: the median",
-            2 * len(EXCHANGED),
-        ),
-        "least_copy_seconds": Derived(
-            median(small) if small else None, "the median copy beside all-to-alls of less than 100 kB", len(sizes)
-        ),
-    }  # fmt: skip
+    says = "the median copy beside all-to-alls of less than 100 kB"
+    return {"least_copy_seconds": Derived(median(small) if small else None, says, len(sizes))}
 
 
 def of_rings(prober: Prober, _: Figures) -> Figures:
@@ -338,7 +309,7 @@ GROUPS: tuple[tuple[tuple[str, ...], Callable[[Prober, Figures], Figures]], ...]
     (("near_bytes", "read_share"), of_near),
     (("kept_bytes", "copied_bytes_per_s", "slice_seconds"), of_gathers),
     (("transposed_bytes_per_s", "far_transposed_bytes_per_s"), of_transposing),
-    (("laid_bytes_per_s", "exchanged_copies", "least_copy_seconds"), of_exchanges),
+    (("least_copy_seconds",), of_exchanges),
     (("cut_bytes_per_s",), of_rings),
     (("cover_flops_per_byte", "routed_from"), of_permutes),
     (("scatter_summed_from", "gather_summed_from", "gather_summed_bytes"), of_sums),

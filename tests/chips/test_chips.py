@@ -20,7 +20,7 @@ GIB = 2**30
 MS = 1e-3
 
 
-MAY_BE_ZERO = ("kept_bytes", "exchanged_copies", "dispatch_seconds", "gathers_ahead")  # there it means: none
+MAY_BE_ZERO = ("kept_bytes", "dispatch_seconds", "gathers_ahead")  # there it means: none
 
 
 def named(path: Path) -> str:

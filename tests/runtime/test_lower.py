@@ -30,6 +30,24 @@ def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tu
         np.testing.assert_array_equal(jax.grad(lambda array: (moved(array) ** 2).sum())(given), 2 * whole)
 
 
+@pytest.mark.parametrize(("joined", "cut"), list(itertools.permutations(range(3), 2)))
+def test_an_all_to_all_that_compilers_are_told_of_is_the_same(joined: int, cut: int):
+    mesh, whole = sw.make_mesh("x=4"), np.arange(8 * 12 * 16, dtype=np.float32).reshape(8, 12, 16)
+    before, after = ([f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK")] for at in (joined, cut))
+    specs = [sw.Layout.parse(", ".join(dims)).spec for dims in (before, after)]
+    moved = jax.shard_map(
+        lambda shard: OnTpu().all_to_all(shard, cut, joined, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
+    )  # fmt: skip
+    given = sw.put(whole, ", ".join(before), mesh)
+    np.testing.assert_array_equal(jax.jit(moved)(given), whole)
+    with jax.set_mesh(mesh):
+        value, tangent = jax.jvp(moved, (given,), (given,))
+        np.testing.assert_array_equal(value, tangent)
+        np.testing.assert_array_equal(jax.grad(lambda array: (moved(array) ** 2).sum())(given), 2 * whole)
+        both = np.stack([whole, 2 * whole])
+        np.testing.assert_array_equal(jax.vmap(moved)(sw.put(both, "N, " + ", ".join(before), mesh)), both)
+
+
 SCATTERED = (
     ((8, 40), 0, "float32"), ((8, 1024), 1, "bfloat16"), ((8, 1024), 1, "float32"), ((3, 8, 24), 2, "float32"),
     ((3, 32, 5), 1, "bfloat16"),

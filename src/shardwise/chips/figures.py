@@ -74,9 +74,7 @@ class Compiler:
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
     - Of arrays that are transposed, so that another dimension runs fastest: bytes a second of those that are fetched, and of
       larger ones.
-    - Of all-to-alls: bytes a second that are laid out anew before and after in whole tiles of the memory, and how often one
-      is copied that ends a program.
-    - Of other collectives: the FLOPs of matmuls between start and end of a permute, for each byte, that are taken for
+    - Of collectives: the FLOPs of matmuls between start and end of a permute, for each byte, that are taken for
       enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
       so many bytes) are compiled as an all-reduce; and how many tiles of memory a chunk of a scatter over n devices has at
       most, times n + 4.
@@ -96,10 +94,8 @@ class Compiler:
     least_copy_seconds: Figure
     cut_bytes_per_s: Figure
     kept_bytes: Figure
-    laid_bytes_per_s: Figure
     transposed_bytes_per_s: Figure
     far_transposed_bytes_per_s: Figure
-    exchanged_copies: Figure
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure
     scattered_tiles: Figure

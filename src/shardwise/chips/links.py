@@ -109,9 +109,10 @@ class Route:
     """What a mesh axis has of a torus: bytes/s into a device over all its links, hops to the farthest, ring or not.
 
     Where it is known how it lies: `cores` says how many cores of each chip stand along it, `sides` how long those sides of
-    the slice are that it fills, none where it takes a part of one, and `is_direct` whether its devices, and the last and the first, stand so many links apart as a
-    power of two, in a line without a wraparound link; `folds` the same of a ring over every second device and back. Of an
-    axis over several `slices` all others say what stands along it in each: `size` 1 where that is one device.
+    the slice are that it fills, none where it takes a part of one, and `is_direct` whether its devices, and the last and the
+    first, stand so many links apart as a power of two, in a line without a wraparound link; `folds` the same of a ring over
+    every second device and back. Of an axis over several `slices` all others say what stands along it in each: `size` 1 where
+    that is one device.
     """
 
     size: int

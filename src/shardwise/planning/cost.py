@@ -186,7 +186,7 @@ def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, f
         case Einsum():
             return name("read", took, "B"), name("written", made, "B")
         case AllGather():
-            return took, name("V", made, "B", "bytes when gathered")
+            return name("S", took, "B", "bytes of a shard"), name("V", made, "B", "bytes when gathered")
         case AllReduce():
             return name("V", took, "B", "bytes when gathered"), name("V", made, "B", "bytes when gathered")
         case ReduceScatter():

@@ -153,22 +153,20 @@ class Costs:
         if padded == 1:
             return price(in_bytes, out_bytes)
         times = self.arithmetic.name("p", padded, "", "times its size, padded to equal chunks")
-        return price(times * in_bytes, times * out_bytes) + self._to_their_place(axes, padded, out_bytes)
+        return price(times * in_bytes, times * out_bytes) + self._to_their_place(axes, padded, times * out_bytes, out_bytes)
 
-    def _to_their_place(self, axes: Axes, padded: float, out_bytes: float) -> float:
-        """Seconds to move the blocks of a scatter that are `padded` times their size to the devices that they are for.
+    def _to_their_place(self, axes: Axes, padded: float, block: float, out_bytes: float) -> float:
+        """Seconds to move the blocks of a scatter, `padded` times as large as their content, to the devices that they are for.
 
         The pads of all lie behind the last block, so that a device's own is up to `far` devices before it: all send theirs to
         the next, then to the one behind that, and so on, and each puts together what is its own.
         """
-        name = self.arithmetic.name
         far = self.mesh.extent(axes) * (1 - 1 / padded)
         parts = [min(1.0, far - distance) for distance in range(math.ceil(far - ROUNDED))]  # of a block, by how far it goes
         shifts = [self._shift(axes, distance) for distance in range(1, len(parts) + 1)]
         crowd = sum(crowd * part for (crowd, _), part in zip(shifts, parts, strict=True))
-        block = name("padded", padded * out_bytes, "B", "a block with its pads")
         moved = self._over_links(crowd, sum(hops for _, hops in shifts), block, "blocks share a link, one after the other")
-        return moved + self.copy(min(far, 1.0) * block + out_bytes)
+        return moved + self.copy(min(far, 1.0) * block) + self.copy(out_bytes)
 
     def _shift(self, axes: Axes, distance: int) -> tuple[int, int]:
         """How many blocks share a link, and how many links one passes, where each goes to the device so far behind it."""

@@ -27,7 +27,6 @@ _LETTERS = {
     "kept_results_per_s": ("rate", "results/s", "kept for a collective"),
     "start_seconds": ("start", "s"),
     "cut_bytes_per_s": ("cut", "B/s", "cutting parts out of an array"),
-    "laid_bytes_per_s": ("laid", "B/s", "laying out whole tiles of the memory"),
     "transposed_bytes_per_s": ("transposed", "B/s", "transposing in memory"),
     "far_transposed_bytes_per_s": ("transposed", "B/s", "transposing large arrays in memory"),
     "slice_seconds": ("least", "s"),
