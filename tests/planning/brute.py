@@ -24,8 +24,9 @@ from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import step_blocks
-from shardwise.planning.prices import Costs, einsum_flops
+from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem
+from shardwise.planning.step_cost import einsum_flops
 from shardwise.planning.tiles import Blocks, Order
 from shardwise.program import Program, relayout, rule
 from shardwise.steps import AllGather, AllReduce, AllToAll, CollectivePermute, Einsum, ReduceScatter, Slice, Step, kind

@@ -22,9 +22,10 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
 from shardwise.planning.candidates import Candidate
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import NEXT, STARTING, Costs, einsum_flops
+from shardwise.planning.prices import NEXT, STARTING, Costs
 from shardwise.planning.problem import problem
 from shardwise.planning.ranking import Ranking, rank
+from shardwise.planning.step_cost import einsum_flops
 from shardwise.steps import Fused, moved_axes
 from shardwise.units import bytes_text, seconds_text
 

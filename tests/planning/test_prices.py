@@ -138,7 +138,7 @@ def test_blocks_are_padded_to_equal_chunks(chip, devices, rows, columns, padded)
 
 
 def test_pads_of_many_devices_move_blocks_past_several():
-    """Over 128 devices 104 rows of a block are padded to 120: 17 permutes, one after the other (462 us with the matmul before)."""
+    """Over 128 devices 104 rows of a block are padded to 120: 17 permutes, one after the other; 413 us as compiled."""
     costs, block = costs_on("v5p:4x8x8", "x=128, y=2"), 104 * 1024 * 2.0
     scatter = Blocks(rows=104, columns=8)
     seconds = costs.collective("reduce-scatter", ("x",), 128 * block, block, scatter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,18 +15,24 @@ from shardwise.runtime.shard_collectives import OnTpu, Tiled
 SHAPES = ((1, 8, 12), (8, 1, 12), (8, 12, 1))
 
 
-@pytest.mark.parametrize(("shape", "split"), [(shape, k) for shape, k in itertools.product(SHAPES, range(3)) if shape[k] != 1])
-def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tuple[int, ...], split: int):
-    mesh, concat = sw.make_mesh("x=4"), shape.index(1)
-    whole = np.arange(4 * np.prod(shape), dtype=np.float32).reshape([4 * n if n == 1 else n for n in shape])
-    before, after = ([f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK")] for at in (concat, split))
+def exchange(collectives: Tiled, mesh: Any, joined: int, cut: int) -> tuple[Any, str, Any]:
+    """An all-to-all of an array of three dimensions as a function, and how what it takes and makes lies."""
+    before, after = ([f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK")] for at in (joined, cut))
     specs = [sw.Layout.parse(", ".join(dims)).spec for dims in (before, after)]
     moved = jax.shard_map(
-        lambda shard: Tiled().all_to_all(shard, split, concat, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
+        lambda shard: collectives.all_to_all(shard, cut, joined, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
     )  # fmt: skip
-    given = sw.put(whole, ", ".join(before), mesh)
+    return moved, ", ".join(before), specs[1]
+
+
+@pytest.mark.parametrize(("shape", "split"), [(shape, k) for shape, k in itertools.product(SHAPES, range(3)) if shape[k] != 1])
+def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tuple[int, ...], split: int):
+    mesh = sw.make_mesh("x=4")
+    whole = np.arange(4 * np.prod(shape), dtype=np.float32).reshape([4 * n if n == 1 else n for n in shape])
+    moved, before, spec = exchange(Tiled(), mesh, shape.index(1), split)
+    given = sw.put(whole, before, mesh)
     np.testing.assert_array_equal(moved(given), whole)
-    assert moved(given).sharding.spec == specs[1]
+    assert moved(given).sharding.spec == spec
     with jax.set_mesh(mesh):
         np.testing.assert_array_equal(jax.grad(lambda array: (moved(array) ** 2).sum())(given), 2 * whole)
 
@@ -33,19 +40,14 @@ def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tu
 @pytest.mark.parametrize(("joined", "cut"), list(itertools.permutations(range(3), 2)))
 def test_an_all_to_all_that_compilers_are_told_of_is_the_same(joined: int, cut: int):
     mesh, whole = sw.make_mesh("x=4"), np.arange(8 * 12 * 16, dtype=np.float32).reshape(8, 12, 16)
-    before, after = ([f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK")] for at in (joined, cut))
-    specs = [sw.Layout.parse(", ".join(dims)).spec for dims in (before, after)]
-    moved = jax.shard_map(
-        lambda shard: OnTpu().all_to_all(shard, cut, joined, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
-    )  # fmt: skip
-    given = sw.put(whole, ", ".join(before), mesh)
+    moved, before, _ = exchange(OnTpu(), mesh, joined, cut)
+    given, both = sw.put(whole, before, mesh), np.stack([whole, 2 * whole])
     np.testing.assert_array_equal(jax.jit(moved)(given), whole)
     with jax.set_mesh(mesh):
         value, tangent = jax.jvp(moved, (given,), (given,))
         np.testing.assert_array_equal(value, tangent)
         np.testing.assert_array_equal(jax.grad(lambda array: (moved(array) ** 2).sum())(given), 2 * whole)
-        both = np.stack([whole, 2 * whole])
-        np.testing.assert_array_equal(jax.vmap(moved)(sw.put(both, "N, " + ", ".join(before), mesh)), both)
+        np.testing.assert_array_equal(jax.vmap(moved)(sw.put(both, f"N, {before}", mesh)), both)
 
 
 SCATTERED = (

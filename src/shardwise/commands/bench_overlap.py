@@ -17,9 +17,9 @@ from shardwise.errors import HardwareError
 from shardwise.measure import overlap_rows
 from shardwise.measure.overlap_rows import HEAD, MODELLED, Case, Ran, Row
 from shardwise.planning.explain import summary
-from shardwise.planning.prices import einsum_flops
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
+from shardwise.planning.step_cost import einsum_flops
 from shardwise.program import Program, unfused
 from shardwise.steps import Automatic, Einsum
 

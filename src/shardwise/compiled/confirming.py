@@ -16,9 +16,9 @@ from shardwise.compiled.targets.unattached import target_mesh
 from shardwise.errors import CompileError, HardwareError
 from shardwise.layout import Axes
 from shardwise.planning.cost import Estimate
-from shardwise.planning.prices import StepCost
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
+from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program
 from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.execute import planned_function

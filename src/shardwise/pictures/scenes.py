@@ -19,7 +19,7 @@ from shardwise.mesh import Mesh
 from shardwise.pictures.film import Film, film
 from shardwise.pictures.flows import MOST_DEVICES, MOST_ON_STAGE, lacking, moment, stages
 from shardwise.pictures.picture import Stage
-from shardwise.planning.prices import StepCost
+from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program, relayout, unfused
 from shardwise.steps import (
     AllGather,

@@ -15,8 +15,9 @@ from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.fuse import checked, forms_of, fused_steps, names_of
 from shardwise.planning.fused_cost import Priced, moving_seconds
 from shardwise.planning.fused_cost import priced as ring_of
-from shardwise.planning.prices import Costs, StepCost
+from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem
+from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program, sums_stay_whole
 from shardwise.steps import AllGather, AllReduce, Collective, Fused, ReduceScatter, Step, collectives_of, einsum_of, moved_axes
 

@@ -13,7 +13,8 @@ from shardwise.layout import Axes, Layout
 from shardwise.planning.copies import Footprint, with_copies
 from shardwise.planning.fused_cost import ring_cost
 from shardwise.planning.neighbours import on_one_clock
-from shardwise.planning.prices import Costs, StepCost, einsum_flops
+from shardwise.planning.prices import Costs
+from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
 from shardwise.program import Program
 from shardwise.steps import (

@@ -8,9 +8,9 @@ from shardwise.chips.links import assumptions
 from shardwise.errors import counted, one_line
 from shardwise.planning.agreement import CLOSE, held_out, long, notes, short
 from shardwise.planning.cost import Estimate
-from shardwise.planning.prices import StepCost
 from shardwise.planning.problem import Problem, routes_of
 from shardwise.planning.ranking import Candidate, Ranking
+from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,

@@ -10,7 +10,8 @@ from typing import assert_never
 from shardwise.chips import Memory
 from shardwise.chips.links import sharing
 from shardwise.layout import Layout
-from shardwise.planning.prices import Costs, StepCost, einsum_flops
+from shardwise.planning.prices import Costs
+from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.schedule.events import Events, Send
 from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.places import Grid

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise.layout import Axes, splits
 from shardwise.planning.graph import Graph, State, Vertex
-from shardwise.planning.prices import einsum_flops
+from shardwise.planning.step_cost import einsum_flops
 
 Pair = tuple[tuple[Vertex, ...], Vertex]  # the layouts of the values, and that of what they make
 Partial = tuple[Axes, ...]  # of each value, the axes over which it may be unreduced

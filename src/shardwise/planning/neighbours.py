@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from shardwise.layout import Layout
 from shardwise.planning.fused_cost import priced
-from shardwise.planning.prices import Beside, Costs, StepCost
+from shardwise.planning.prices import Costs
+from shardwise.planning.step_cost import Beside, StepCost
 from shardwise.program import Program
 from shardwise.steps import AllGather, Fused, GatherEinsum, Step, consumed, moved_axes, touched
 

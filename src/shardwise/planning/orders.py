@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.planning.graph import State
-from shardwise.planning.prices import Costs, einsum_flops
+from shardwise.planning.prices import Costs
+from shardwise.planning.step_cost import einsum_flops
 
 ALL_ORDERS = 4  # operands that are multiplied in every order
 SEVERAL = 9  # less the number of operands: orders that are kept for every set of them, where not all are searched

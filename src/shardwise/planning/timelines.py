@@ -11,8 +11,9 @@ from shardwise.chips.links import assumptions
 from shardwise.layout import Axes, Layout
 from shardwise.planning.cost import Estimate
 from shardwise.planning.fused_cost import priced
-from shardwise.planning.prices import Costs, StepCost
+from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of, routes_of
+from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program
 from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline

@@ -44,9 +44,9 @@ from shardwise.pictures.tours.stops import (
 )
 from shardwise.planning.agreement import notes, short
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import StepCost
 from shardwise.planning.problem import DTYPE, costs_on, problem
 from shardwise.planning.ranking import rank, ranking
+from shardwise.planning.step_cost import StepCost
 from shardwise.planning.terms import told, with_formulas
 from shardwise.reference import run
 from shardwise.steps import Fused, Step, collectives_of, describe, moved_axes
