@@ -10,7 +10,7 @@ import pytest
 from shardwise.layout import Layout
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.exchanges import Place, copies_of
+from shardwise.planning.exchanges import Around, Place, copies_of
 from shardwise.planning.problem import costs_of, problem
 from shardwise.program import Program
 from shardwise.steps import AllToAll, Einsum
@@ -36,6 +36,8 @@ CUBE = {"B": 16, "I": 2048, "J": 4096}
         ("v5p:2x2x1", CUBE, "I", "J", 845),
         ("v5p:2x2x1", CUBE, "J", "I", 767),
         ("v6e:2x2", CUBE, "I", "B", 535),
+        ("v5p:2x2x1", {"I": 3616, "J": 8192}, "J", "I", 113),  # 904 rows fill no tiles as lanes: one copy
+        ("v6e:2x2", {"B": 16, "I": 928, "J": 2048}, "J", "B", 271),  # blocks of what the chip keeps are spread slowly
         ("v7x:2x2x1", {"I": 16384, "J": 32768}, "I", "J", 3091),  # the sparse cores transpose
     ],
 )
@@ -64,8 +66,9 @@ def test_a_matmul_beside_an_exchange_saves_copies(made, micros):
 
 
 @pytest.mark.parametrize("deep", [True, False])
-def test_within_other_collectives_an_exchange_copies_no_more_than_alone(deep):
+@pytest.mark.parametrize("narrow", [True, False])
+def test_within_other_collectives_an_exchange_copies_no_more_than_alone(deep, narrow):
     places = [pair for pair in itertools.product(get_args(Place), repeat=2) if pair[0] != pair[1]]
     for joined, cut in places:
-        counts = {around: sum(copies_of(joined, cut, deep, around)) for around in ("alone", "made", "read", "within")}
+        counts = {around: sum(copies_of(joined, cut, deep, narrow, around)) for around in get_args(Around)}
         assert counts["within"] == min(counts["made"], counts["read"]) <= counts["alone"]

@@ -3,7 +3,7 @@
 A device's blocks have to lie one after the other in memory to be sent, and those that it receives are put side by side. Where
 the rows of a matmul or of another collective can do that by themselves, compilers copy nothing for it.
 
-Read off 360 compiled all-to-alls: of matrices and of three dimensions, alone, of what a matmul made, and for one to read, of 8
+Read off 552 compiled all-to-alls: of matrices and of three dimensions, alone, of what a matmul made, and for one to read, of 4
 to 537 MB a device, on five chips (libtpu 0.0.50).
 """
 
@@ -18,23 +18,26 @@ Around = Literal["alone", "made", "read", "within"]
 
 
 class Copies(NamedTuple):
-    """How often all of a shard is copied, and how often so that another dimension runs fastest."""
+    """How often all of a shard is copied: as it is, so that another dimension runs fastest, or with its blocks spread."""
 
     plain: int = 0
     transposed: int = 0
+    spread: int = 0
 
 
-def copies_of(joined: Place, cut: Place, deep: bool, around: Around) -> Copies:
+def copies_of(joined: Place, cut: Place, deep: bool, narrow: bool, around: Around) -> Copies:
     """What an all-to-all copies that joins its blocks along one dimension and cuts them along another.
 
-    >>> copies_of("lanes", "rows", deep=False, around="alone"), copies_of("lanes", "rows", deep=False, around="made")
-    (Copies(plain=0, transposed=2), Copies(plain=1, transposed=0))
+    >>> [copies_of("lanes", "rows", deep=False, narrow=False, around=each) for each in ("alone", "made")]
+    [Copies(plain=0, transposed=2, spread=0), Copies(plain=1, transposed=0, spread=0)]
 
     Args:
         deep: whether dimensions of more than one element lie before the last two.
+        narrow: whether a block's rows would not fill tiles as lanes: then no compiler transposes a matrix.
         around: `within` other collectives it takes as little as what one side saves.
     """
-    alone, made, read = _COPIES[joined, cut, deep]
+    key = joined, cut, deep
+    alone, made, read = _COPIES_OF_NARROW[key] if narrow and key in _COPIES_OF_NARROW else _COPIES[key]
     match around:
         case "alone":
             return alone
@@ -43,23 +46,30 @@ def copies_of(joined: Place, cut: Place, deep: bool, around: Around) -> Copies:
         case "read":
             return read
         case "within":
-            return min(made, read, key=lambda copies: (copies.plain + copies.transposed, copies.transposed))
+            return min(made, read, key=lambda copies: (sum(copies), copies.transposed + copies.spread))
 
 
-_COPIES: dict[tuple[Place, Place, bool], tuple[Copies, Copies, Copies]] = {  # alone, made, read
-    ("rows", "lanes", False): (Copies(2), Copies(2), Copies(0, 2)),
-    ("lanes", "rows", False): (Copies(0, 2), Copies(1), Copies(0, 1)),
-    ("outer", "rows", True): (Copies(2), Copies(2), Copies(1)),
-    ("outer", "lanes", True): (Copies(2), Copies(2), Copies(1)),
-    ("rows", "outer", True): (Copies(1), Copies(1), Copies(1)),
-    ("lanes", "outer", True): (Copies(0, 1), Copies(1), Copies(0, 1)),
-    ("rows", "lanes", True): (Copies(0, 2), Copies(0, 2), Copies(0, 2)),
-    ("lanes", "rows", True): (Copies(1, 1), Copies(0, 1), Copies(1, 1)),
-    ("outer", "outer", True): (Copies(1), Copies(1), Copies(1)),
+_Each = tuple[Copies, Copies, Copies]  # alone, made, read
+_ONE, _TWO, _TURNED, _SPREAD = Copies(1), Copies(2), Copies(0, 2), Copies(0, 0, 1)
+_COPIES: dict[tuple[Place, Place, bool], _Each] = {
+    ("rows", "lanes", False): (_TWO, _TWO, _TURNED),
+    ("lanes", "rows", False): (_TURNED, _ONE, Copies(0, 1)),
+    ("outer", "rows", True): (_TWO, _TWO, _ONE),
+    ("outer", "lanes", True): (_TWO, _TWO, _ONE),
+    ("rows", "outer", True): (_ONE, _ONE, _ONE),
+    ("lanes", "outer", True): (_SPREAD, _ONE, _SPREAD),
+    ("rows", "lanes", True): (_TURNED, _TURNED, _TURNED),
+    ("lanes", "rows", True): (Copies(1, 0, 1), _SPREAD, Copies(1, 0, 1)),
+    ("outer", "outer", True): (_ONE, _ONE, _ONE),
     # Of an outer dimension of one element before, or after:
-    ("outer", "rows", False): (Copies(1), Copies(1), Copies(1)),
-    ("outer", "lanes", False): (Copies(0, 2), Copies(1), Copies(0, 1)),
-    ("rows", "outer", False): (Copies(1), Copies(1), Copies(1)),
-    ("lanes", "outer", False): (Copies(1), Copies(1), Copies(1)),
-    ("outer", "outer", False): (Copies(1), Copies(1), Copies(1)),
+    ("outer", "rows", False): (_ONE, _ONE, _ONE),
+    ("outer", "lanes", False): (_TURNED, _ONE, Copies(0, 1)),
+    ("rows", "outer", False): (_ONE, _ONE, _ONE),
+    ("lanes", "outer", False): (_ONE, _ONE, _ONE),
+    ("outer", "outer", False): (_ONE, _ONE, _ONE),
+}
+_COPIES_OF_NARROW: dict[tuple[Place, Place, bool], _Each] = {
+    ("rows", "lanes", False): (_TWO, _TWO, _ONE),
+    ("lanes", "rows", False): (_ONE, _ONE, _ONE),
+    ("lanes", "rows", True): (Copies(1, 0, 1), Copies(1, 0, 1), Copies(1, 0, 1)),
 }

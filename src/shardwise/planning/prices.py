@@ -35,6 +35,9 @@ LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like 
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 SMALL = 4e5  # bytes: matmuls of less than 0.2 to 0.6 MB wait for nothing, and copies take their least
 NEXT = 0.4  # of that start for a matmul that follows one like it, where a chip holds arrays
+# Blocks of an all-to-all that are spread over an outer dimension are transposed at full speed from so many on; of what a chip
+# keeps from so many on: 180 and 315 GB/s of 2 and 4 on v5p, where others are at 290; 43 and 86 on v6e, where they are at 333.
+FEW, FEW_KEPT = 3.3, 16.0
 ROUNDED = 1e-9  # less of a block is the rounding of sums
 # Copies that transpose an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
 # dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
@@ -207,23 +210,27 @@ class Costs:
     def exchanged(self, array_bytes: float, blocks: Blocks, around: Around) -> float:
         """Seconds to copy what an all-to-all of whole tiles takes or makes, by what stands around it.
 
-        Of what the chip's own memory has room for twice one copy less is transposed, and one that is not is only written. What
-        it has no room for sparse cores exchange, which copy nothing.
+        What the chip's own memory has room for is only written once instead of copied, and transposed once less where a matmul
+        stands beside it, or where it is a matrix; its blocks are spread the more slowly the fewer they are. What a chip of two
+        cores has no room for its sparse cores exchange, which copy nothing.
         """
         compiler = self.hardware.compiler
         if compiler is None or blocks.is_ragged:
             return 0.0
         if self.hardware.devices_per_chip > 1 and array_bytes > compiler.near_bytes.value:
             return 0.0
-        plain, transposed = copies_of(blocks.joins, blocks.cuts, blocks.deep, around)
-        written = 0.0
+        plain, transposed, spread = copies_of(blocks.joins, blocks.cuts, blocks.deep, blocks.narrow, around)
+        written, slow = 0.0, max(1.0, FEW / blocks.parts)
         if array_bytes <= compiler.kept_bytes.value and plain > 1:
             plain, written = plain - 1, self._memory(0.0, array_bytes)
-        room = compiler.kept_bytes.value / (2 if blocks.deep else 1)
-        if array_bytes <= room and transposed and not plain:
-            transposed -= 1 if transposed > 1 or around == "read" else 0
-        copied = plain * self.copy(array_bytes) + transposed * self.transposed(array_bytes) + written
-        return self.arithmetic.longest(copied, compiler.least_copy_seconds.value)
+        if array_bytes <= compiler.kept_bytes.value / (2 if blocks.deep else 1):
+            transposed -= 1 if transposed > 1 and not (blocks.deep and around == "alone") else 0
+            transposed -= 1 if transposed == 1 and around == "read" and not blocks.deep and blocks.joins == "lanes" else 0
+            slow = max(1.0, FEW_KEPT / blocks.parts)
+        transposing = (transposed + spread * slow) * self.transposed(array_bytes)
+        return self.arithmetic.longest(
+            plain * self.copy(array_bytes) + transposing + written, compiler.least_copy_seconds.value
+        )
 
     def holds(self, array_bytes: float) -> bool:
         """Whether a chip keeps an array while it works on it, with what is made of it: no part of it passes main memory."""

@@ -46,6 +46,8 @@ class Blocks(NamedTuple):
     columns: int = 0
     joins: Place = "rows"
     cuts: Place = "lanes"
+    parts: int = 1
+    narrow: bool = False
 
     @property
     def stands_apart(self) -> bool:
@@ -164,8 +166,9 @@ def blocks_of(
         case "all-to-all":
             tiles = "whole" if all(map(_is_whole, (dim, target), (size, made))) else "torn"
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))
-            places = (_place(dim, len(made)), _place(target, len(made)))
-            return Blocks(first, target_first, tiles, deep, held != order, padded, 0, 0, *places)
+            joins, cuts, parts = _place(dim, len(made)), _place(target, len(made)), size[target] // max(1, made[target])
+            narrow = len(made) > 1 and min(size[-2], made[-2]) % LANES > 0
+            return Blocks(first, target_first, tiles, deep, held != order, padded, 0, 0, joins, cuts, parts, narrow)
         case _:
             tiles = "whole"
     return Blocks(first, target_first, tiles, deep, held != order, padded)
