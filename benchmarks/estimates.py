@@ -36,7 +36,7 @@ from shardwise.planning.ranking import Candidate
 from shardwise.steps import Automatic, Fused
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
-COUNT, SEED = 250, 0
+COUNT, SEED = 340, 0
 ONE_OF_EACH = "v5e:2x2"  # its compiler is that of all TPUs
 
 
