@@ -10,8 +10,9 @@ import pytest
 from shardwise.layout import Layout
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.exchanges import Around, Place, copies_of
+from shardwise.planning.exchanges import Around, Place
 from shardwise.planning.problem import costs_of, problem
+from shardwise.planning.tiles import Blocks
 from shardwise.program import Program
 from shardwise.steps import AllToAll, Einsum
 
@@ -65,10 +66,11 @@ def test_a_matmul_beside_an_exchange_saves_copies(made, micros):
     assert 1e6 * costs[steps.index(moved)].seconds == pytest.approx(micros, rel=0.05)
 
 
-@pytest.mark.parametrize("deep", [True, False])
-@pytest.mark.parametrize("narrow", [True, False])
-def test_within_other_collectives_an_exchange_copies_no_more_than_alone(deep, narrow):
-    places = [pair for pair in itertools.product(get_args(Place), repeat=2) if pair[0] != pair[1]]
-    for joined, cut in places:
-        counts = {around: sum(copies_of(joined, cut, deep, narrow, around)) for around in get_args(Around)}
-        assert counts["within"] == min(counts["made"], counts["read"]) <= counts["alone"]
+@pytest.mark.parametrize("target", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2", "v4:2x2x1", "v7x:2x2x1"])
+@pytest.mark.parametrize(("deep", "narrow"), list(itertools.product((True, False), repeat=2)))
+def test_within_other_collectives_an_exchange_copies_no_more_than_beside_a_matmul(target, deep, narrow):
+    costs = costs_of(problem(parse("A[I] -> A[I]"), {"I": 2**20}, "x=4", target))
+    for (joined, cut), size in itertools.product(itertools.permutations(get_args(Place), 2), (1e6, 3e7, 8e7, 3e8)):
+        blocks = Blocks(deep=deep, narrow=narrow, joins=joined, cuts=cut, parts=4)
+        seconds = {around: costs.exchanged(size, blocks, around) for around in get_args(Around)}
+        assert costs.exchanged_within(size, blocks) == min(seconds["made"], seconds["read"])

@@ -156,7 +156,7 @@ def _exchanged(program: Program, number: int, bytes_: Footprint, costs: Costs) -
     if reader is None or made == read:
         return 0.0
     beside = costs.exchanged(bytes_.took, bytes_.blocks, "made" if made else "read")
-    return beside - costs.exchanged(bytes_.took, bytes_.blocks, "within")
+    return beside - costs.exchanged_within(bytes_.took, bytes_.blocks)
 
 
 def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float:

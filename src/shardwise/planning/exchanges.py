@@ -9,12 +9,12 @@ to 537 MB a device, on five chips (libtpu 0.0.50).
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, assert_never
 
 # Where a dimension lies in memory: the one that runs fastest is along a tile's lanes, the next along its rows.
 Place = Literal["outer", "rows", "lanes"]
 # What an all-to-all takes and makes: a program's input and its result; or a matmul makes what it takes, or reads what it makes.
-Around = Literal["alone", "made", "read", "within"]
+Around = Literal["alone", "made", "read"]
 
 
 class Copies(NamedTuple):
@@ -34,7 +34,6 @@ def copies_of(joined: Place, cut: Place, deep: bool, narrow: bool, around: Aroun
     Args:
         deep: whether dimensions of more than one element lie before the last two.
         narrow: whether a block's rows would not fill tiles as lanes: then no compiler transposes a matrix.
-        around: `within` other collectives it takes as little as what one side saves.
     """
     key = joined, cut, deep
     alone, made, read = _COPIES_OF_NARROW[key] if narrow and key in _COPIES_OF_NARROW else _COPIES[key]
@@ -45,8 +44,8 @@ def copies_of(joined: Place, cut: Place, deep: bool, narrow: bool, around: Aroun
             return made
         case "read":
             return read
-        case "within":
-            return min(made, read, key=lambda copies: (sum(copies), copies.transposed + copies.spread))
+        case _:
+            assert_never(around)
 
 
 _Each = tuple[Copies, Copies, Copies]  # alone, made, read

@@ -196,7 +196,7 @@ class Costs:
             case "all-to-all" if blocks.is_ragged:
                 return self.arithmetic.longest(EXCHANGED * self.transposed(in_bytes), 2 * compiler.least_copy_seconds.value)
             case "all-to-all":
-                return self.exchanged(in_bytes, blocks, "within")
+                return self.exchanged_within(in_bytes, blocks)
             case "all-gather" if summed:
                 near = out_bytes <= compiler.kept_bytes.value
                 return AMONG_ZEROS * (self._memory(out_bytes, out_bytes) if near else self.copy(out_bytes))
@@ -231,6 +231,11 @@ class Costs:
         return self.arithmetic.longest(
             plain * self.copy(array_bytes) + transposing + written, compiler.least_copy_seconds.value
         )
+
+    def exchanged_within(self, array_bytes: float, blocks: Blocks) -> float:
+        """Seconds of the copies of an all-to-all within other collectives: as little as a matmul on one side leaves."""
+        made, read = self.exchanged(array_bytes, blocks, "made"), self.exchanged(array_bytes, blocks, "read")
+        return made if made <= read else read
 
     def holds(self, array_bytes: float) -> bool:
         """Whether a chip keeps an array while it works on it, with what is made of it: no part of it passes main memory."""
@@ -277,7 +282,7 @@ class Costs:
                 return self.transposed(room)
             case "all-to-all", _:
                 around = "alone" if given else "made"
-                return max(0.0, self.exchanged(out_bytes, blocks, around) - self.exchanged(out_bytes, blocks, "within"))
+                return max(0.0, self.exchanged(out_bytes, blocks, around) - self.exchanged_within(out_bytes, blocks))
             case _, "rows":
                 return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
             case _:
