@@ -28,7 +28,7 @@ default_role = "code"  # in docstrings a name stands between single backticks
 nitpick_ignore_regex = [
     ("py:class", r"(jax|jaxlib|numpy|collections|pathlib)\..*"),
     ("py:class", r"PartitionSpec|Candidate|Placement|Ranking|Module|Unread|Route|Uneven|Reshape|Site"),
-    ("py:class", r"shardwise\.(chips|functions|planning\.problem|planning\.prices).*"),
+    ("py:class", r"shardwise\.(chips|functions|planning\.problem|planning\.prices|planning\.step_cost).*"),
     ("py:class", r"shardwise\.compiled\.(text|uneven|reshapes).*"),
 ]
 
