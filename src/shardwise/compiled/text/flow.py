@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -68,26 +69,35 @@ class Flow:
         """The instruction that waits for what another one starts; None where it starts nothing.
 
         The fusions that carry a chain on multiply as well; what they multiply may go on into another chain, of another channel.
+        Where a loop's turns carry it on, it comes out of the loop as the element of the state that it went in as.
         """
         chained = is_chained(self.module, start)
         channels = _channels(self.module, start) if chained else frozenset()
         if not start.opcode.endswith("-start") and not chained:
             return None
-        pending, seen = [start], {start.name}
+        first: tuple[Instruction, int | None] = (start, None)
+        pending, seen = deque([first]), {(start.name, first[1])}
         while pending:
-            for user in self.using(pending.pop(0)):
-                if user.name in seen:
-                    continue
-                seen.add(user.name)
-                if user.opcode.endswith("-done") or (chained and _holds(self.module, user, _CLOSES)):
+            made, element = pending.popleft()
+            for user in self.using(made):
+                if element is None and (user.opcode.endswith("-done") or (chained and self._ends(user, channels))):
                     return user
-                if (
+                onward = _elements(made, element, user)
+                if element is None and (
                     user.opcode.endswith("-update")
-                    or user.opcode in ("get-tuple-element", "bitcast")
+                    or user.opcode == "bitcast"
                     or (chained and self.survey.talks(user) and _channels(self.module, user) == channels)
                 ):
-                    pending.append(user)
+                    onward = [None]
+                for number in onward:
+                    if (user.name, number) not in seen:
+                        seen.add((user.name, number))
+                        pending.append((user, number))
         return None
+
+    def _ends(self, user: Instruction, channels: frozenset[str]) -> bool:
+        """Whether an instruction ends a chain of these channels; one that names none ends any that reaches it."""
+        return _holds(self.module, user, _CLOSES) and _channels(self.module, user) in (channels, frozenset())
 
     def upwards(self, instruction: Instruction) -> Iterator[Instruction]:
         """What made the arrays that an instruction takes, nearest first."""
@@ -179,6 +189,15 @@ class Flow:
 def joins_parts(instruction: Instruction) -> bool:
     """Whether an instruction joins the parts in which an array was moved, as TPU's compiler prefetches large arguments."""
     return instruction.opcode == "custom-call" and '"ConcatBitcast"' in instruction.attributes
+
+
+def _elements(made: Instruction, element: int | None, user: Instruction) -> list[int | None]:
+    """As which elements a tuple or a loop has an array, itself an element of what was made; None is the whole of a result."""
+    if user.opcode == "get-tuple-element":
+        return [None] if element is None or user.attribute("index") == str(element) else []
+    if user.opcode == "tuple" and element is None:
+        return [number for number, operand in enumerate(user.operands) if operand == made.name]
+    return [element] if user.opcode in ("while", "opt-barrier") else []
 
 
 def is_chained(module: Module, instruction: Instruction) -> bool:
