@@ -62,3 +62,49 @@ def test_a_chain_whose_matmul_goes_on_into_another_ends_where_its_own_does(longe
     assert [each.hidden_by for each in found] == [
         tuple(f"u1.{number}" for number in range(1, longer + 1)), ("u2.1",), ("u3.1", "u3.2"),
     ]  # fmt: skip
+
+
+STATE = "(f32[4,4]{1,0}, f32[8,4]{1,0}, s32[])"
+LOOP = f"""
+%turn (s: (f32[4,4], f32[8,4], s32[])) -> (f32[4,4], f32[8,4], s32[]) {{
+  %s = {STATE} parameter(0)
+  %a = f32[4,4]{{1,0}} get-tuple-element(%s), index=0
+  %q = f32[8,4]{{1,0}} get-tuple-element(%s), index=1
+  %i = s32[] get-tuple-element(%s), index=2
+  %one = s32[] constant(1)
+  %n = s32[] add(%i, %one)
+  %u = {PAIR} fusion(%a, %q, %a), kind=kOutput, calls=%async_collective_fusion.1
+  %d = f32[4,4]{{1,0}} get-tuple-element(%u), index=0
+  %g = f32[8,4]{{1,0}} get-tuple-element(%u), index=1
+  ROOT %t = {STATE} tuple(%d, %g, %n)
+}}
+%more (s: (f32[4,4], f32[8,4], s32[])) -> pred[] {{
+  %s = {STATE} parameter(0)
+  %i = s32[] get-tuple-element(%s), index=2
+  %three = s32[] constant(3)
+  ROOT %l = pred[] compare(%i, %three), direction=LT
+}}"""
+THROUGH = f"""  %x = f32[4,4]{{1,0}} parameter(0)
+  %zero = s32[] constant(0)
+  %s1 = {PAIR} fusion(%x), kind=kCustom, calls=%start1
+  %b1 = f32[8,4]{{1,0}} get-tuple-element(%s1), index=1
+  %s2 = {PAIR} fusion(%x), kind=kCustom, calls=%start2
+  %b2 = f32[8,4]{{1,0}} get-tuple-element(%s2), index=1
+  %state = {STATE} tuple(%x, %b1, %zero)
+  %w = {STATE} while(%state), condition=%more, body=%turn
+  %e2 = f32[8,4]{{1,0}} fusion(%b2), kind=kCustom, calls=%end2
+  %product = f32[4,4]{{1,0}} get-tuple-element(%w), index=0
+  %b1.1 = f32[8,4]{{1,0}} get-tuple-element(%w), index=1
+  %again = {STATE} tuple(%product, %b1.1, %zero)
+  %v = {STATE} while(%again), condition=%more, body=%turn
+  %b1.2 = f32[8,4]{{1,0}} get-tuple-element(%v), index=1
+  %e1 = f32[8,4]{{1,0}} fusion(%b1.2), kind=kCustom, calls=%end1
+  ROOT %out = f32[8,4]{{1,0}} add(%e1, %e2)"""
+
+
+def test_a_chain_that_the_turns_of_loops_carry_on_ends_after_them():
+    text = "HloModule jit_f, is_scheduled=true, num_partitions=2" + "".join(map(computations, (1, 2))) + LOOP
+    found = collectives(read(f"{text}\nENTRY %main (x: f32[4,4]) -> f32[8,4] {{\n{THROUGH}\n}}"), Mesh.parse("x=2"))
+    assert [(each.name, each.end, each.asynchronous, each.hidden_by) for each in found.collectives] == [
+        ("s1", "e1", True, ("w", "v")), ("s2", "e2", True, ("w",)),
+    ]  # fmt: skip

@@ -169,7 +169,7 @@ def _kept_in_part(look: Look, moved: Moved) -> Waste | None:
 
 def _kept(use: Use, whole: int) -> int:
     """The elements that an instruction takes on of an array of so many."""
-    reads = use.by.opcode in ("slice", "dynamic-slice", "gather") and use.operand == 0
+    reads = use.by.opcode in ("slice", "slice-done", "dynamic-slice", "gather") and use.operand == 0
     count = elements(use.by) if not use.leaves and (reads or use.by.opcode == "reduce") else None
     return whole if count is None else min(count, whole)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ HANDS_ON = (
     "copy-start",
     "copy-done",
     "slice",
+    "slice-start",
+    "slice-done",
 )
 SEARCHED = 12  # instructions upwards or downwards to a line that an instruction without one belongs to
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
@@ -66,26 +69,35 @@ class Flow:
         """The instruction that waits for what another one starts; None where it starts nothing.
 
         The fusions that carry a chain on multiply as well; what they multiply may go on into another chain, of another channel.
+        Where a loop's turns carry it on, it comes out of the loop as the element of the state that it went in as.
         """
         chained = is_chained(self.module, start)
         channels = _channels(self.module, start) if chained else frozenset()
         if not start.opcode.endswith("-start") and not chained:
             return None
-        pending, seen = [start], {start.name}
+        first: tuple[Instruction, int | None] = (start, None)
+        pending, seen = deque([first]), {(start.name, first[1])}
         while pending:
-            for user in self.using(pending.pop(0)):
-                if user.name in seen:
-                    continue
-                seen.add(user.name)
-                if user.opcode.endswith("-done") or (chained and _holds(self.module, user, _CLOSES)):
+            made, element = pending.popleft()
+            for user in self.using(made):
+                if element is None and (user.opcode.endswith("-done") or (chained and self._ends(user, channels))):
                     return user
-                if (
+                onward = _elements(made, element, user)
+                if element is None and (
                     user.opcode.endswith("-update")
-                    or user.opcode in ("get-tuple-element", "bitcast")
+                    or user.opcode == "bitcast"
                     or (chained and self.survey.talks(user) and _channels(self.module, user) == channels)
                 ):
-                    pending.append(user)
+                    onward = [None]
+                for number in onward:
+                    if (user.name, number) not in seen:
+                        seen.add((user.name, number))
+                        pending.append((user, number))
         return None
+
+    def _ends(self, user: Instruction, channels: frozenset[str]) -> bool:
+        """Whether an instruction ends a chain of these channels; one that names none ends any that reaches it."""
+        return _holds(self.module, user, _CLOSES) and _channels(self.module, user) in (channels, frozenset())
 
     def upwards(self, instruction: Instruction) -> Iterator[Instruction]:
         """What made the arrays that an instruction takes, nearest first."""
@@ -104,18 +116,61 @@ class Flow:
         """Whether an instruction gives the array that it takes as it is, in another form, or in a wider dtype."""
         if instruction.opcode in HANDS_ON:
             return True
-        if instruction.opcode != "fusion" or len(instruction.operands) != 1:
+        if len(instruction.operands) != 1:
+            return False
+        if instruction.opcode in ("async-done", "async-update"):
+            start = self._started(instruction)
+            return start is not None and self.hands_on(start)
+        if instruction.opcode not in ("fusion", "async-start") or not instruction.called():
             return False
         return all(i.opcode in (*HANDS_ON, "parameter") for c in inside(self.module, instruction) for i in c.instructions)
 
     def origin(self, name: str) -> Instruction | None:
-        """What made an array, before copies, views and changes of dtype."""
+        """What made an array, before copies, views, changes of dtype, and transfers in parts that are joined again."""
+        return self._made(name, joins=True)
+
+    def joining(self, start: Instruction) -> Instruction | None:
+        """What joins the part of an array that an asynchronous slice takes with all others; None where nothing does."""
+        pending, seen = [start], {start.name}
+        while pending:
+            for user in self.using(pending.pop()):
+                if joins_parts(user):
+                    return user if self._handed(user, joins=True) is not None else None
+                if user.name not in seen and (user.opcode == "bitcast" or user.opcode.endswith(("-done", "-update"))):
+                    seen.add(user.name)
+                    pending.append(user)
+        return None
+
+    def _made(self, name: str, *, joins: bool) -> Instruction | None:
         found = self._at(name)
-        for _ in range(len(self.places)):
-            if found is None or found.opcode == "get-tuple-element" or not self.hands_on(found) or len(found.operands) != 1:
+        for _ in self.places:
+            taken = None if found is None else self._handed(found, joins=joins)
+            if taken is None:
+                break
+            found = taken
+        return found
+
+    def _handed(self, instruction: Instruction, *, joins: bool) -> Instruction | None:
+        """What an instruction hands on; None where it makes something itself. `joins`: parts of one array are that array."""
+        operands = instruction.operands
+        if instruction.opcode == "get-tuple-element" and operands:
+            made, index = self._at(operands[0]), instruction.attribute("index") or ""
+            known = made is not None and made.opcode == "tuple" and index.isdigit() and int(index) < len(made.operands)
+            return self._at(made.operands[int(index)]) if made is not None and known else None
+        if joins_parts(instruction):
+            wholes = [self._made(name, joins=False) for name in operands] if joins else []
+            one = len({None if whole is None else whole.name for whole in wholes}) == 1
+            return wholes[0] if one else None
+        return self._at(operands[0]) if len(operands) == 1 and self.hands_on(instruction) else None
+
+    def _started(self, instruction: Instruction) -> Instruction | None:
+        """The start that an asynchronous update or end belongs to."""
+        found: Instruction | None = instruction
+        for _ in self.places:
+            if found is None or not found.opcode.endswith(("-done", "-update")) or not found.operands:
                 break
             found = self._at(found.operands[0])
-        return found
+        return None if found is None or found.opcode in ("async-done", "async-update") else found
 
     def _at(self, name: str) -> Instruction | None:
         place = self.places.get(name)
@@ -129,6 +184,20 @@ class Flow:
                     seen.add(found.name)
                     pending.append(found)
                     yield found
+
+
+def joins_parts(instruction: Instruction) -> bool:
+    """Whether an instruction joins the parts in which an array was moved, as TPU's compiler prefetches large arguments."""
+    return instruction.opcode == "custom-call" and '"ConcatBitcast"' in instruction.attributes
+
+
+def _elements(made: Instruction, element: int | None, user: Instruction) -> list[int | None]:
+    """As which elements a tuple or a loop has an array, itself an element of what was made; None is the whole of a result."""
+    if user.opcode == "get-tuple-element":
+        return [None] if element is None or user.attribute("index") == str(element) else []
+    if user.opcode == "tuple" and element is None:
+        return [number for number, operand in enumerate(user.operands) if operand == made.name]
+    return [element] if user.opcode in ("while", "opt-barrier") else []
 
 
 def is_chained(module: Module, instruction: Instruction) -> bool:

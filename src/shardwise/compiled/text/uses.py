@@ -149,7 +149,7 @@ class Graph:
 
     def _taken(self, place: Place, user: Instruction, number: int) -> Iterator[Place | Use]:
         """An array is operand of an instruction."""
-        onward = Place(place.path, place.computation, user.name)
+        flow, onward = self.flow(place.computation), Place(place.path, place.computation, user.name)
         inside = (*place.path, (place.computation, user.name))
         called = dict(user.called()) if user.opcode in (*ENTERED, "while") else {}
         runs = called.get("body") or called.get("calls") or called.get("to_apply") or ""
@@ -162,6 +162,12 @@ class Graph:
             yield Place(place.path, place.computation, user.name, number)
         elif parameter is not None and inner is not None:
             yield Place(inside, inner.name, parameter.name, place.element)
+        elif user.opcode in ("slice-start", "async-start") and flow.hands_on(user):
+            whole = flow.joining(user)
+            if whole is None:
+                yield Use(place, flow.closing(user) or user, 0)
+            else:
+                yield Place(place.path, place.computation, whole.name)
         elif user.opcode in VIEWS or _same_size(user, self.instruction(place)):
             yield Place(place.path, place.computation, user.name, place.element if user.opcode == "opt-barrier" else None)
         elif user.opcode == "dynamic-update-slice" and number == 1:

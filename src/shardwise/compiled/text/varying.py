@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.compiled.facts import Collective
+from shardwise.compiled.text.flow import joins_parts
 from shardwise.compiled.text.hlo import Computation, Instruction, Module
 from shardwise.compiled.text.walk import is_collective, is_matmul
 
@@ -72,7 +73,7 @@ class Varying:
         if instruction.opcode in ("fusion", "call"):
             inner = called.get("calls") or called.get("to_apply")
             return self.every if inner is None else self._computed(inner, taken)
-        differs = instruction.opcode in _DIFFERS and not is_matmul(instruction)
+        differs = instruction.opcode in _DIFFERS and not (is_matmul(instruction) or joins_parts(instruction))
         return self.every if differs or instruction.opcode.startswith("async-") else joined(taken)
 
     def _looped(self, body: Computation | None, condition: Computation | None, state: Value) -> Value:
