@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shardwise.chips import hardware
 from shardwise.compiled.audit import audit_text
 from shardwise.compiled.facts import MADE_BY_THE_COMPILER
+from shardwise.compiled.text import loops
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs, parse_groups, parse_pairs
 from shardwise.compiled.text.hlo import parse_instruction, read
 from shardwise.compiled.text.loops import trip_count
@@ -351,10 +352,27 @@ def test_trips_multiply_in_nested_loops():
 
 
 def test_counting_a_long_loop_takes_no_time():
-    loops = read(loop(0, 10**15, 1, "LT"))
-    assert loops.entry is not None
-    while_loop = next(i for i in loops.entry.instructions if i.opcode == "while")
-    assert trip_count(loops, loops.entry, while_loop) == 10**15
+    long = read(loop(0, 10**15, 1, "LT"))
+    assert long.entry is not None
+    while_loop = next(i for i in long.entry.instructions if i.opcode == "while")
+    assert trip_count(long, long.entry, while_loop) == 10**15
+
+
+def test_trips_are_worked_out_once_and_of_what_may_be_integers_alone(monkeypatch: pytest.MonkeyPatch):
+    worked: list[str] = []
+    apply = loops._Evaluator._apply
+    monkeypatch.setattr(loops._Evaluator, "_apply", lambda self, i, given: worked.append(i.name) or apply(self, i, given))
+    chain = "\n".join(f"%c{n + 1} = f32[4]{{0}} copy(%c{n})" for n in range(500))
+    body = f"%c0 = f32[4]{{0}} copy(%p)\n{chain}\n{TURNS.format(first=0).replace('%p', '%c500')}"
+    text = module(body, before=LOOP.format(step=1, limit=100, direction="LT"))
+    program = read(text)
+    assert collectives(program, EIGHT).collectives[0].trips == 100
+    before = len(worked)
+    assert {"first", "c500"} <= set(worked)
+    assert before < 400
+    assert "c499" not in worked
+    assert collectives(program, EIGHT).collectives[0].trips == 100
+    assert len(worked) == before
 
 
 # Lines.
@@ -490,6 +508,15 @@ def test_a_collective_is_found_however_the_text_runs_it(body: str, marked: bool)
     text = module(body, before=WRAPPED + OUTER)
     collective = one(text if marked else text.replace("%", ""))
     assert (collective.kind, collective.wire_bytes, collective.trips) == ("reduce-scatter", 14, 1)
+
+
+def test_what_an_instruction_takes_and_calls_is_read_once():
+    instruction = parse_instruction("%f = f32[4]{0} fusion(%p, %q), kind=kLoop, calls=%inner")
+    assert instruction is not None
+    assert instruction.operands is instruction.operands
+    assert instruction.operands == ["p", "q"]
+    assert instruction.called() is instruction.called()
+    assert instruction.called() == [("calls", "inner")]
 
 
 def test_operands_without_marks_are_told_from_their_comments():

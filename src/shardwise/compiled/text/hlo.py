@@ -6,6 +6,7 @@ text until somebody asks for one.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,7 +42,10 @@ class Unread:
 
 @dataclass(slots=True)
 class Instruction:
-    """One instruction of a computation; `shape`, `inside` (its brackets) and `attributes` are text as it stands."""
+    """One instruction of a computation; `shape`, `inside` (its brackets) and `attributes` are text as it stands.
+
+    What it takes and what it calls are read from that text when first asked for, once.
+    """
 
     name: str
     opcode: str
@@ -50,10 +54,23 @@ class Instruction:
     attributes: str
     root: bool
     line: int
+    _operands: list[str] | None = field(default=None, init=False, repr=False, compare=False)
+    _called: list[tuple[str, str]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def operands(self) -> list[str]:
         """The names of the operands."""
+        if self._operands is None:
+            self._operands = self._read_operands()
+        return self._operands
+
+    def called(self) -> list[tuple[str, str]]:
+        """The computations that it calls, each with its role: `body`, `condition`, `calls`, `to_apply`, `branch`."""
+        if self._called is None:
+            self._called = self._read_called()
+        return self._called
+
+    def _read_operands(self) -> list[str]:
         if "%" in self.inside:
             return _OPERAND.findall(self.inside)
         if self.opcode in _LITERAL:
@@ -66,8 +83,7 @@ class Instruction:
         match = _CYCLES.search(self.attributes)
         return int(match[1]) if match else None
 
-    def called(self) -> list[tuple[str, str]]:
-        """The computations that it calls, each with its role: `body`, `condition`, `calls`, `to_apply`, `branch`."""
+    def _read_called(self) -> list[tuple[str, str]]:
         if "=" not in self.attributes:
             return []
         plain = _QUOTED.sub('""', self.attributes) if '"' in self.attributes else self.attributes
@@ -123,7 +139,10 @@ class Computation:
 
 @dataclass(slots=True)
 class Module:
-    """A compiled module: its text, its computations by name, the tables of source lines, and what could not be read."""
+    """A compiled module: its text, its computations by name, the tables of source lines, and what could not be read.
+
+    `trips`: of each loop that was asked about, by its place in the text, how often it runs (`loops.trip_count`).
+    """
 
     name: str
     header: str
@@ -131,6 +150,7 @@ class Module:
     computations: dict[str, Computation]
     tables: dict[str, dict[int, str]]
     unread: list[Unread]
+    trips: dict[tuple[str, str, int], int | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def entry(self) -> Computation | None:
@@ -143,15 +163,21 @@ class Module:
     @property
     def devices(self) -> int:
         """How many devices run it together."""
-        count = 1
-        for name in ("num_partitions", "replica_count"):
-            match = re.search(rf"\b{name}=(\d+)", self.header)
-            count *= int(match[1]) if match else 1
-        return count
+        return _devices(self.header)
 
     def instructions(self) -> Iterator[Instruction]:
         for computation in self.computations.values():
             yield from computation.instructions
+
+
+@functools.lru_cache(maxsize=16)
+def _devices(header: str) -> int:
+    """Partitions times replicas, as a header says; it may be long, and each collective asks."""
+    count = 1
+    for name in ("num_partitions", "replica_count"):
+        match = re.search(rf"\b{name}=(\d+)", header)
+        count *= int(match[1]) if match else 1
+    return count
 
 
 def read(text: str) -> Module:

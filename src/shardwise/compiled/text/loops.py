@@ -22,12 +22,21 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
 }  # fmt: skip
 _SAME = ("copy", "convert", "bitcast", "reshape", "copy-done", "copy-start", "optimization-barrier", "bitcast-convert")
+_FOLLOWED = frozenset((*_BINARY, *_SAME, "compare", "select", "tuple", "get-tuple-element", "not", "fusion", "call"))
+_MANY = re.compile(r"\w+\[(?:1,)*(?:[02-9]|1\d)")  # an array of more elements than one, or of none
 
 Value = int | list["Value"] | None  # a scalar, a tuple's elements, or not known
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """The number of trips of a `while` instruction; None where it cannot be read."""
+    """The number of trips of a `while` instruction; None where it cannot be read. It is worked out once for a module."""
+    key = computation.name, loop.name, loop.line
+    if key not in module.trips:
+        module.trips[key] = _trips(module, computation, loop)
+    return module.trips[key]
+
+
+def _trips(module: Module, computation: Computation, loop: Instruction) -> int | None:
     noted = _NOTED.search(loop.attributes)
     if noted:
         return int(noted[1])
@@ -146,11 +155,15 @@ class _Evaluator:
         return self.known[name]
 
     def _needed(self, instruction: Instruction) -> list[str]:
+        """What the value of an instruction is computed from; nothing where it can be no integer."""
         opcode = instruction.opcode
-        known = opcode in _BINARY or opcode in _SAME or opcode in ("compare", "select", "tuple", "get-tuple-element", "not")
-        return instruction.operands if known or opcode in ("fusion", "call", "while") else []
+        if _MANY.match(instruction.shape) or opcode not in _FOLLOWED:
+            return []
+        return instruction.operands
 
     def _apply(self, instruction: Instruction, operands: list[Value]) -> Value:
+        if _MANY.match(instruction.shape):
+            return None
         match instruction.opcode:
             case "parameter":
                 number = int(instruction.inside)
