@@ -197,3 +197,31 @@ def test_a_function_that_holds_a_mesh_of_another_size_is_refused_with_the_way_ou
         MeshError, match=r"v5e:4x4 has 16 devices, and the function holds a mesh of another size: .*sw.simulate\(16\)"
     ):
         sw.rehearse(mapped, jnp.ones((8, 16, 16)), on="v5e:4x4")
+
+
+@pytest.mark.parametrize(
+    "route", [lambda f, a: sw.audit(f, a), lambda f, a: sw.rehearse(f, a, on="v5e:2x4")], ids=["here", "there"]
+)
+@pytest.mark.needs("tpu")
+def test_a_function_that_returns_no_array_is_told_of_before_its_figures(route):
+    a = shaped(P("x"), sw.make_mesh("x=8"), (8, 8))
+
+    def step(a):
+        changed.append(a @ a)
+
+    changed: list[jax.Array] = []
+    _, told, *figures = str(route(step, a)).splitlines()
+    assert told.startswith("note    the function returns no array, so that the compiler drops all that it computes, and")
+    assert told.endswith("return what it changes (of flax.nnx, nnx.state((model, optimizer)))")
+    assert not any("returns no array" in line for line in figures)
+    assert "computes but for its prints and calls back, and" in str(route(lambda a: jax.debug.print("{}", a.sum()), a))
+    assert not any("returns no array" in note for note in route(lambda a: a * 2, a).notes)
+
+
+def test_a_function_that_writes_into_an_array_reference_returns_enough():
+    held = jax.new_ref(jnp.zeros(8))
+
+    def step(a):
+        held[...] = a
+
+    assert sw.audit(step, jnp.ones(8)).notes == ()

@@ -18,6 +18,7 @@ from shardwise.compiled.arguments import arguments_of
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.reshapes import reshapes
+from shardwise.compiled.table import RETURNS_NOTHING
 from shardwise.compiled.targets.abstract_arguments import written_mesh
 from shardwise.compiled.targets.compiler_flags import checked_options, unknown_option
 from shardwise.compiled.targets.helper_process import BrokenDownError, compile_once, start_helper
@@ -89,6 +90,7 @@ def audited(function: Callable[..., Any], args: tuple[Any, ...], mesh: Any, trac
         hardware=chip,
         memory=memory_use(compiled.memory_analysis()),
         needed=needed_flops(traced.jaxpr.jaxpr),
+        notes=tuple(_nothing_returned(traced)),
         uneven=uneven_constraints(traced.jaxpr.jaxpr),
         arguments=arguments_of(traced, lowered.compiler_ir("stablehlo")),
         reshapes=reshapes(traced.jaxpr.jaxpr),
@@ -204,7 +206,20 @@ def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> M
         raise
 
 
+def _nothing_returned(traced: Any) -> Iterator[str]:
+    """Of a function whose results are lost, as those of a step that changes its model and returns nothing of it."""
+    jaxpr = traced.jaxpr.jaxpr
+    seen = any(hasattr(each.aval, "inner_aval") for each in (*jaxpr.invars, *jaxpr.constvars))  # array references
+    if not jaxpr.outvars and not seen:
+        kept = " but for its prints and calls back" if jaxpr.effects else ""
+        yield (
+            f"{RETURNS_NOTHING}, so that the compiler drops all that it computes{kept}, and what is told here is of what is "
+            "left: return what it changes (of flax.nnx, nnx.state((model, optimizer)))"
+        )
+
+
 def _notes(lowering: Lowering) -> Iterator[str]:
+    yield from _nothing_returned(lowering.traced)
     if lowering.replicated:
         yield f"arguments without a layout are taken as replicated: {_some(lowering.replicated)}"
     if lowering.unsaid:
