@@ -87,6 +87,40 @@ def test_what_a_mesh_in_force_says_makes_no_difference():
         assert ask() == alone
 
 
+@pytest.mark.needs("tpu")
+@pytest.mark.parametrize("laid", [True, False])
+def test_a_function_that_wants_a_mesh_in_force_and_holds_it_too_is_rehearsed(laid):
+    host = sw.make_mesh("x=4, y=2")
+
+    @jax.jit
+    def step(a):
+        spread = jax.sharding.reshard(a, P("x"))  # by axes alone: of the mesh that is in force
+        return jax.shard_map(lambda a: jax.lax.psum(a, "x"), mesh=host, in_specs=P("x"), out_specs=P())(spread)
+
+    a = shaped(P("x"), host) if laid else jax.ShapeDtypeStruct((64, 64), jnp.float32)
+
+    def ask():
+        return facts(sw.rehearse(step, a, on="v5e:2x4", mesh=host))
+
+    first = ask()
+    with jax.set_mesh(host):
+        step(jax.device_put(jnp.ones((64, 64)), NamedSharding(host, P("x"))))
+        assert ask() == first
+    with jax.set_mesh(sw.make_mesh("x=2")):
+        assert ask() == first
+    assert [(each["kind"], each["axes"]) for each in first["collectives"]] == [("all-reduce", ["x"])]
+    assert any("holds on to another mesh" in note for note in first["notes"])
+
+
+@pytest.mark.needs("tpu")
+def test_a_function_that_holds_an_array_of_this_host_is_rehearsed_under_checkpoint():
+    host = sw.make_mesh("x=4, y=2")
+    held = jax.device_put(jnp.ones((64, 64)), NamedSharding(host, P("x")))
+    step = jax.checkpoint(lambda a: jax.sharding.reshard(a * held, P()))
+    found = sw.rehearse(step, shaped(P("x"), host), on="v5e:2x4")
+    assert [(each.kind, each.axes) for each in found.collectives] == [("all-gather", ("x",))]
+
+
 def test_a_function_that_prints_is_rehearsed():
     def step(a):
         jax.debug.print("{}", a.sum())

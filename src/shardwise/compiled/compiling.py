@@ -137,7 +137,8 @@ def rehearse(
     order = mesh_order(topology, grid)
     if isolated or grid.size < topology.size:
         start_helper()
-    lowering = lower_on(function, args, topology, target_mesh(topology, grid, axis_types=_types(grid, written)))
+    away = target_mesh(topology, grid, axis_types=_types(grid, written))
+    lowering = lower_on(function, args, topology, away, written=written)
     uneven = uneven_constraints(lowering.traced.jaxpr.jaxpr)
     with _explained(uneven):
         made = _made(dataclasses.replace(lowering.program, options=options), topology, grid, isolated)
