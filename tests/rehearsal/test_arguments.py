@@ -18,7 +18,7 @@ import shardwise as sw
 from shardwise.compiled.arguments import parameter_names
 from shardwise.compiled.export import facts
 from shardwise.compiled.targets.abstract_arguments import at_home
-from shardwise.errors import MeshError
+from shardwise.errors import CompileError, MeshError
 
 
 @functools.cache
@@ -137,3 +137,13 @@ def test_the_function_of_a_plan_calls_its_arguments_as_the_equation_does():
             for operand in plan.task.equation.operands
         ]
         assert [argument.name for argument in sw.audit(plan.function(mesh), *arrays).arguments] == names
+
+
+def test_an_argument_by_keyword_is_refused_with_the_way_out():
+    scaled = jax.jit(lambda a, *, n: a * n, static_argnames="n")
+    for route in (sw.audit, functools.partial(sw.rehearse, on="v5e:2x4")):
+        with pytest.raises(CompileError, match=r"^n= is not among .*given by position; .*functools\.partial\(step, n=\.\.\.\)"):
+            route(scaled, X, n=2)
+    with pytest.raises(CompileError, match=r"maesh= is not among mesh=.*mesh"):
+        sw.audit(scaled, X, maesh="x=8")
+    assert [each.name for each in sw.audit(functools.partial(scaled, n=2), X).arguments] == ["a"]

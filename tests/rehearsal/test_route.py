@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import warnings
 
@@ -87,6 +89,40 @@ def test_what_a_mesh_in_force_says_makes_no_difference():
         assert ask() == alone
 
 
+@pytest.mark.needs("tpu")
+@pytest.mark.parametrize("laid", [True, False])
+def test_a_function_that_wants_a_mesh_in_force_and_holds_it_too_is_rehearsed(laid):
+    host = sw.make_mesh("x=4, y=2")
+
+    @jax.jit
+    def step(a):
+        spread = jax.sharding.reshard(a, P("x"))  # by axes alone: of the mesh that is in force
+        return jax.shard_map(lambda a: jax.lax.psum(a, "x"), mesh=host, in_specs=P("x"), out_specs=P())(spread)
+
+    a = shaped(P("x"), host) if laid else jax.ShapeDtypeStruct((64, 64), jnp.float32)
+
+    def ask():
+        return facts(sw.rehearse(step, a, on="v5e:2x4", mesh=host))
+
+    first = ask()
+    with jax.set_mesh(host):
+        step(jax.device_put(jnp.ones((64, 64)), NamedSharding(host, P("x"))))
+        assert ask() == first
+    with jax.set_mesh(sw.make_mesh("x=2")):
+        assert ask() == first
+    assert [(each["kind"], each["axes"]) for each in first["collectives"]] == [("all-reduce", ["x"])]
+    assert any("holds on to another mesh" in note for note in first["notes"])
+
+
+@pytest.mark.needs("tpu")
+def test_a_function_that_holds_an_array_of_this_host_is_rehearsed_under_checkpoint():
+    host = sw.make_mesh("x=4, y=2")
+    held = jax.device_put(jnp.ones((64, 64)), NamedSharding(host, P("x")))
+    step = jax.checkpoint(lambda a: jax.sharding.reshard(a * held, P()))
+    found = sw.rehearse(step, shaped(P("x"), host), on="v5e:2x4")
+    assert [(each.kind, each.axes) for each in found.collectives] == [("all-gather", ("x",))]
+
+
 def test_a_function_that_prints_is_rehearsed():
     def step(a):
         jax.debug.print("{}", a.sum())
@@ -155,25 +191,104 @@ def test_activations_that_are_offloaded_go_there_and_back_once(target, bytes_per
 class JittedElsewhere:
     """A function under another library's jit, as `flax.nnx.jit` makes them: what it traces to is no trace of JAX's."""
 
-    __name__ = "step"
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.calls = 0
 
-    def __call__(self, a):
-        return a
+    def __call__(self, *args):
+        self.calls += 1  # as nnx empties a model that is traced
+        return self.__wrapped__(*args)
 
-    def trace(self, a):
-        return type("Traced", (), {"lower": lambda self: jax.jit(lambda a: a).lower(a)})()
+    def trace(self, *args):
+        return type("Traced", (), {"lower": lambda self: jax.jit(lambda a: a).lower(*args)})()
 
-    def lower(self, a):
-        return self.trace(a).lower()
+    def lower(self, *args):
+        return self.trace(*args).lower()
 
 
-@pytest.mark.parametrize(
-    "route", [lambda f, a: sw.audit(f, a), lambda f, a: sw.rehearse(f, a, on="v5e:2x4")], ids=["here", "there"]
+def bound_its_own_way(function, *bound):
+    """As `nnx.cached_partial`: a function of the same library, around the jitted one."""
+
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*bound, *args)
+
+    return wrapper
+
+
+def plain_step(*args):
+    return args[-1]
+
+
+ROUTES = pytest.mark.parametrize(
+    "route", [lambda f, *args: sw.audit(f, *args), lambda f, *args: sw.rehearse(f, *args, on="v5e:2x4")], ids=["here", "there"]
 )
+
+
+@ROUTES
 @pytest.mark.needs("tpu")
 def test_a_function_under_another_jit_is_refused_with_the_way_out(route):
-    with pytest.raises(CompileError, match=r"step is jitted by .*test_route.*\n.*jax.jit\(lambda model, \*args: .*nnx.state"):
-        route(JittedElsewhere(), jnp.ones(8))
+    for function in (plain_step, functools.partial(plain_step)):
+        with pytest.raises(CompileError) as refused:
+            route(JittedElsewhere(function), jnp.ones(8))
+        first, *ways = str(refused.value).splitlines()
+        assert first.startswith("plain_step is jitted by ")
+        assert "test_route, whose traces are not those of jax.jit: give a function" in first
+        assert ways == [
+            "    jax.jit(lambda model, *args: (plain_step(model, *args), nnx.state(model)), donate_argnums=0)",
+            "    jax.jit(lambda model, optimizer, *args: (plain_step(model, optimizer, *args), nnx.state((model, optimizer))), "
+            "donate_argnums=(0, 1))",
+        ]
+
+
+@ROUTES
+@pytest.mark.parametrize("bind", [functools.partial, bound_its_own_way])
+@pytest.mark.needs("tpu")
+def test_one_that_is_bound_to_its_model_is_refused_before_it_is_traced(route, bind):
+    step = JittedElsewhere(plain_step)
+    with pytest.raises(CompileError, match=r"plain_step is jitted by .*, and bound to arguments that .* would change: give a"):
+        route(functools.partial(bind(step, 1.0)), jnp.ones(8))
+    assert step.calls == 0
+    assert sw.audit(jax.jit(lambda a: step(1.0, a)), jnp.ones(8)).notes == ()
+
+
+@pytest.mark.needs("tpu")
+def test_what_is_advised_fits_the_error(tmp_path):
+    def refused(function, *args, **named):
+        with pytest.raises(CompileError) as error:
+            sw.rehearse(function, *args, on="v5e:2x4", **named)
+        return str(error.value).splitlines()
+
+    a, host = shaped(P("x")), sw.make_mesh("x=4, y=2")
+    held = jax.device_put(jnp.ones((64, 64)), NamedSharding(host, P("x")))
+    _, at, advice, *_ = refused(lambda a: a @ held, a)  # its repr says Explicit
+    assert advice == "it closes over an array that lies on a mesh of other devices: give that array as an argument"
+    assert at.startswith(f"at {__file__}:")
+    _, _, advice = refused(lambda a: a @ a.T @ a.T, shaped(P("x", "y")))
+    assert advice.startswith("written for Auto axes? give a mesh of them")
+    auto = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    _, _, advice, *_ = refused(lambda a: jax.sharding.reshard(a, P("x")), shaped(P("x"), auto))
+    assert advice.startswith("written for Explicit axes? give a mesh of them")
+    assert len(refused(lambda a: a @ jnp.ones((3, 3)), a)) == 2  # of shapes alone: no word of meshes
+    *_, advice = refused(jax.jit(lambda a, mode: a), a, "train")
+    assert advice == "mode is no array, and is not said to be static: jax.jit(step, static_argnames='mode')"
+    *_, advice = refused(lambda model, a: a, {"act": "gelu"}, a)
+    assert "eqx.filter(step(eqx.combine(arrays, rest), *args)" in advice
+    *_, advice = refused(lambda a: jax.sharding.reshard(a, P("rows")), jax.ShapeDtypeStruct((64, 64), jnp.float32))
+    assert advice.endswith('x=8 was taken; give the axes that the function uses, as mesh="rows=4, cols=2" (--mesh)')
+
+
+@pytest.mark.needs("tpu")
+def test_an_error_in_a_library_is_told_at_the_line_that_calls_it(tmp_path, monkeypatch):
+    library = tmp_path / "site-packages" / "layers_of_others.py"
+    library.parent.mkdir()
+    library.write_text("def dense(a, b):\n    return a @ b\n")
+    monkeypatch.syspath_prepend(str(library.parent))
+    dense = importlib.import_module("layers_of_others").dense
+    with pytest.raises(CompileError, match=rf"\nat {__file__}:\d+: sw.rehearse\(lambda a: dense"):
+        sw.rehearse(lambda a: dense(a, jnp.ones((3, 3))), shaped(P("x")), on="v5e:2x4")
+    with pytest.raises(CompileError, match=rf"\nat {library}:2: return a @ b"):  # no line is the user's own
+        sw.rehearse(dense, shaped(P("x")), jnp.ones((3, 3)), on="v5e:2x4")
 
 
 @pytest.mark.needs("tpu")
@@ -197,3 +312,29 @@ def test_a_function_that_holds_a_mesh_of_another_size_is_refused_with_the_way_ou
         MeshError, match=r"v5e:4x4 has 16 devices, and the function holds a mesh of another size: .*sw.simulate\(16\)"
     ):
         sw.rehearse(mapped, jnp.ones((8, 16, 16)), on="v5e:4x4")
+
+
+@ROUTES
+@pytest.mark.needs("tpu")
+def test_a_function_that_returns_no_array_is_told_of_before_its_figures(route):
+    a = shaped(P("x"), sw.make_mesh("x=8"), (8, 8))
+
+    def step(a):
+        changed.append(a @ a)
+
+    changed: list[jax.Array] = []
+    _, told, *figures = str(route(step, a)).splitlines()
+    assert told.startswith("note    the function returns no array, so that the compiler drops all that it computes, and")
+    assert told.endswith("return what it changes (of flax.nnx, nnx.state((model, optimizer)))")
+    assert not any("returns no array" in line for line in figures)
+    assert "computes but for its prints and calls back, and" in str(route(lambda a: jax.debug.print("{}", a.sum()), a))
+    assert not any("returns no array" in note for note in route(lambda a: a * 2, a).notes)
+
+
+def test_a_function_that_writes_into_an_array_reference_returns_enough():
+    held = jax.new_ref(jnp.zeros(8))
+
+    def step(a):
+        held[...] = a
+
+    assert sw.audit(step, jnp.ones(8)).notes == ()

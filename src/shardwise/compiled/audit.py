@@ -147,6 +147,7 @@ def audit_text(
         found = tuple(replace(each, network_bytes=_leaving_nodes(each, node)) for each in found)
     devices = module.devices * (1 if topology is None else topology.slices)
     work = Work(flops_per_device(module, reading.visits), devices, needed, silent_kernels(module))
+    notes = (*notes, *reading.notes)
     return Audit(
         name, target, mesh, hardware, module, found, memory, work, reading.unread, notes, topology, site,
         uneven, arguments, reshapes,

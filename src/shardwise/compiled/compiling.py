@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,25 +18,27 @@ from shardwise.compiled.arguments import arguments_of
 from shardwise.compiled.audit import Audit, audit_text
 from shardwise.compiled.needed import needed_flops
 from shardwise.compiled.reshapes import reshapes
+from shardwise.compiled.table import RETURNS_NOTHING
 from shardwise.compiled.targets.abstract_arguments import written_mesh
 from shardwise.compiled.targets.compiler_flags import checked_options, unknown_option
 from shardwise.compiled.targets.helper_process import BrokenDownError, compile_once, start_helper
 from shardwise.compiled.targets.lowering import Lowering, lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
-from shardwise.compiled.targets.tracing import traced_by_jax, untraced
+from shardwise.compiled.targets.tracing import called, name_of, traced_by_jax, untraced
 from shardwise.compiled.targets.unattached import memory_use, reason, target_mesh
 from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.compiled.uneven import Uneven, uneven_constraints
-from shardwise.errors import CompileError, HardwareError, MeshError, ShardwiseError
+from shardwise.errors import CompileError, HardwareError, MeshError, ShardwiseError, did_you_mean
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, chip_of_kind, make_mesh
 
+_LACKS_AN_AXIS = re.compile(r"not found in (?:the )?mesh|[Uu]nbound axis name|[Aa]xis name|Resource axis")
 _MESH_IN_TEXT = re.compile(r"sdy\.mesh\s+@\S+\s*=\s*<\[([^\]]*)\]")
 SHOWN_ARGUMENTS = 8
 _AXIS_IN_TEXT = re.compile(r'"([^"]+)"=(\d+)')
 
 
-def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
+def audit(function: Callable[..., Any], *args: Any, mesh: Any = None, **keywords: Any) -> Audit:
     """Compile a function for this machine's devices, and read what the compiler made of it; nothing is run.
 
     >>> import jax, jax.numpy as jnp, shardwise as sw
@@ -49,11 +51,13 @@ def audit(function: Callable[..., Any], *args: Any, mesh: Any = None) -> Audit:
         function: jitted or plain, one of Shardwise's plans or not.
         args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`.
         mesh: the mesh whose axes are named; by default that of the arguments, the one in force, or the function's own.
+        keywords: none; the function's own are bound by `functools.partial`.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses; the cause is their own error.
         MeshError: the mesh given is none.
     """
+    _check_keywords(function, keywords, ("mesh",))
     mesh = make_mesh(mesh) if mesh is not None and not isinstance(mesh, AnyMesh) else mesh
     with left_unbound(), jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else contextlib.nullcontext():
         traced = traced_here(function, args)
@@ -89,6 +93,7 @@ def audited(function: Callable[..., Any], args: tuple[Any, ...], mesh: Any, trac
         hardware=chip,
         memory=memory_use(compiled.memory_analysis()),
         needed=needed_flops(traced.jaxpr.jaxpr),
+        notes=tuple(_nothing_returned(traced)),
         uneven=uneven_constraints(traced.jaxpr.jaxpr),
         arguments=arguments_of(traced, lowered.compiler_ir("stablehlo")),
         reshapes=reshapes(traced.jaxpr.jaxpr),
@@ -97,7 +102,7 @@ def audited(function: Callable[..., Any], args: tuple[Any, ...], mesh: Any, trac
 
 def rehearse(
     function: Callable[..., Any], *args: Any, on: Any, mesh: Any = None, compiler_options: Mapping[str, Any] | None = None,
-    isolated: bool = True,
+    isolated: bool = True, **keywords: Any,
 ) -> Audit:  # fmt: skip
     """Compile a function with the real compiler of devices that are not attached, and read what it made; nothing is run.
 
@@ -119,6 +124,7 @@ def rehearse(
         isolated: compile in a process of its own, which is kept for the next time: a compiler that ends its process does
             not end this one, and what was compiled before is known. With False what comes out is the same, and a part of a
             slice is compiled in a subprocess all the same.
+        keywords: none; the function's own are bound by `functools.partial`.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses or breaks down, with their own words.
@@ -126,6 +132,7 @@ def rehearse(
         MeshError: axes that do not fit it, or a part of a slice that its compiler cannot compile for.
         MissingExtraError: the compiler is not installed; the message names the extra.
     """
+    _check_keywords(function, keywords, ("on", "mesh", "compiler_options", "isolated"))
     topology, options = Topology.parse(on), checked_options(compiler_options)
     if not callable(function):
         raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
@@ -135,7 +142,9 @@ def rehearse(
     order = mesh_order(topology, grid)
     if isolated or grid.size < topology.size:
         start_helper()
-    lowering = lower_on(function, args, topology, target_mesh(topology, grid, axis_types=_types(grid, written)))
+    away = target_mesh(topology, grid, axis_types=_types(grid, written))
+    with _guessed(grid, axes is None):
+        lowering = lower_on(function, args, topology, away, written=written)
     uneven = uneven_constraints(lowering.traced.jaxpr.jaxpr)
     with _explained(uneven):
         made = _made(dataclasses.replace(lowering.program, options=options), topology, grid, isolated)
@@ -155,6 +164,30 @@ def rehearse(
         arguments=lowering.arguments,
         reshapes=reshapes(lowering.traced.jaxpr.jaxpr),
     )
+
+
+def _check_keywords(function: Any, keywords: Mapping[str, Any], own: Sequence[str]) -> None:
+    """Arguments of the function are given by position, since keywords are ours; one that is static has to be bound."""
+    for word in keywords:
+        raise CompileError(
+            f"{word}= is not among {', '.join(f'{each}=' for each in own)}{did_you_mean(word, own)}: what the function takes "
+            f"is given by position; bind what it takes by keyword alone, functools.partial({called(function)}, {word}=...), "
+            "under a jax.jit of its own where it donates"
+        )
+
+
+@contextlib.contextmanager
+def _guessed(grid: Mesh, guessed: bool) -> Iterator[None]:
+    """Where a function uses an axis that a mesh lacks which nobody gave: say that it was taken, and how to give one."""
+    try:
+        yield
+    except CompileError as error:
+        if not guessed or not _LACKS_AN_AXIS.search(str(error.__cause__)):
+            raise
+        raise CompileError(
+            f"{error}\nno argument lies on a mesh, and none was given: {grid} was taken; give the axes that the function uses, "
+            'as mesh="rows=4, cols=2" (--mesh)'
+        ) from error.__cause__
 
 
 @contextlib.contextmanager
@@ -204,7 +237,20 @@ def _made(program: Program, topology: Topology, grid: Mesh, isolated: bool) -> M
         raise
 
 
+def _nothing_returned(traced: Any) -> Iterator[str]:
+    """Of a function whose results are lost, as those of a step that changes its model and returns nothing of it."""
+    jaxpr = traced.jaxpr.jaxpr
+    seen = any(hasattr(each.aval, "inner_aval") for each in (*jaxpr.invars, *jaxpr.constvars))  # array references
+    if not jaxpr.outvars and not seen:
+        kept = " but for its prints and calls back" if jaxpr.effects else ""
+        yield (
+            f"{RETURNS_NOTHING}, so that the compiler drops all that it computes{kept}, and what is told here is of what is "
+            "left: return what it changes (of flax.nnx, nnx.state((model, optimizer)))"
+        )
+
+
 def _notes(lowering: Lowering) -> Iterator[str]:
+    yield from _nothing_returned(lowering.traced)
     if lowering.replicated:
         yield f"arguments without a layout are taken as replicated: {_some(lowering.replicated)}"
     if lowering.unsaid:
@@ -254,14 +300,6 @@ def compile_here(lowered: Any) -> Any:
         return lowered.compile()
     except Exception as error:  # XLA's errors share no public type
         raise CompileError(f"the compiler refuses: {reason(error)}") from error
-
-
-def name_of(function: Any) -> str:
-    """What a function is called: of a partial or wrapped one, what is inside."""
-    while (inner := getattr(function, "func", None) or getattr(function, "__wrapped__", None)) is not None:
-        function = inner
-    name = getattr(function, "__name__", type(function).__name__)
-    return "a lambda" if name == "<lambda>" else name
 
 
 def _grid(mesh: Any, args: tuple[Any, ...], lowered: Any) -> Mesh:

@@ -16,6 +16,7 @@ MOST_ROWS = 40
 WIDTH = 160  # columns of what is told in words
 MOST_FINDINGS = 10
 MOST_LINES = 3  # of one row
+RETURNS_NOTHING = "the function returns no array"  # how a note begins that stands first, since nothing below it counts
 HEAD = ("collective", "over", "times", "sends", "array", "overlapped", "from")
 
 
@@ -36,10 +37,12 @@ def replayed(audit: Audit) -> Timeline | None:
 
 def below(audit: Audit, timeline: Timeline | None) -> Iterator[str]:
     """What stands below the collectives: memory, work, time, what stands out, what could not be read, notes."""
+    first = [note for note in audit.notes if note.startswith(RETURNS_NOTHING)]
+    yield from (f"note    {note}" for note in first)
     yield from (*_memory(audit), *_work(audit), *_time(timeline))
     yield from standing_out(audit.findings)
     yield from _listed("unread", [one_line(str(unread)) for unread in audit.unread])
-    yield from (f"note    {note}" for note in audit.notes)
+    yield from (f"note    {note}" for note in audit.notes if note not in first)
 
 
 def headline(audit: Audit) -> str:

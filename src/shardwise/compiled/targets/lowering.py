@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import jax
 from shardwise.chips.topology import Topology
 from shardwise.compiled.arguments import arguments_of, parameter_names
 from shardwise.compiled.facts import Argument
-from shardwise.compiled.targets.abstract_arguments import at_home
+from shardwise.compiled.targets.abstract_arguments import at_home, written_mesh
 from shardwise.compiled.targets.programs import Program, program_of
 from shardwise.compiled.targets.tracing import traced_by_jax, untraced
 from shardwise.compiled.targets.unattached import mesh_of, target_mesh
@@ -56,14 +57,16 @@ class _Way:
 
 
 def lower_on(
-    function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh, platform: str = "tpu"
-) -> Lowering:
+    function: Callable[..., Any], args: tuple[Any, ...], topology: Any, mesh: AnyMesh, platform: str = "tpu",
+    written: AnyMesh | None = None,
+) -> Lowering:  # fmt: skip
     """Trace a function with its arguments at home on the axes of a mesh, which are in force, and lower it for a topology.
 
     No device takes part, though the mesh says their kind, so that what was traced before for others, which JAX remembers,
     makes no difference. A function that holds on to another mesh of as many devices (`mesh=` of a `jax.shard_map`, an
-    array that it closes over) is traced where it is at home, or under axes without devices. One that calls Python back
-    (`jax.debug.print`) can be lowered for its devices alone: for those of the topology.
+    array that it closes over) is traced where it is at home, under axes without devices, or with the mesh in force that it
+    was written for, if it has the same axes. One that calls Python back (`jax.debug.print`) can be lowered for its devices
+    alone: for those of the topology.
 
     >>> mesh = jax.sharding.AbstractMesh((8,), ("x",))
     >>> lowering = lower_on(lambda a: a * 2, (jax.ShapeDtypeStruct((8,), "float32"),), "v5e:2x4", mesh)
@@ -72,6 +75,7 @@ def lower_on(
 
     Args:
         topology: as `v5e:2x4`; None where no devices are meant, but a mesh alone: then it is lowered for `platform`.
+        written: the mesh that the function was written for; that of its arguments is known without.
 
     Raises:
         CompileError: the function cannot be traced; with its own error, and the line.
@@ -80,17 +84,7 @@ def lower_on(
     topology = None if topology is None else Topology.parse(topology)
     away = axes_alone(mesh) if topology is None else target_mesh(topology, mesh, axis_types=mesh.axis_types)
     homed, replicated = at_home(args, away, parameter_names(function, len(args)))
-    kind = platform if topology is None else topology.kind
-    platforms = ("cuda" if kind == "gpu" else kind,)  # JAX tells the makers of GPUs apart
-    bare = jax.sharding.AbstractMesh(away.axis_sizes, away.axis_names, axis_types=away.axis_types)  # as one writes it oneself
-    ways = [
-        _Way(homed, lambda: _under(away), platforms),
-        _Way(args, nullcontext, platforms, moved=True),
-        _Way(homed, nullcontext, platforms, moved=True),
-        _Way(args, lambda: _under(bare), platforms, moved=True),
-    ]
-    if topology is None:  # what calls Python back is lowered for this machine's own devices alone
-        ways.insert(1, _Way(homed, lambda: _under(away), (jax.default_backend(),)))
+    ways = list(_ways(args, homed, away, written, platform if topology is None else topology.kind, topology is None))
     raised: list[BaseException] = []
     while ways:
         way = ways.pop(0)
@@ -122,10 +116,37 @@ def axes_alone(mesh: AnyMesh) -> jax.sharding.AbstractMesh:
 
 
 @contextmanager
-def _under(mesh: jax.sharding.AbstractMesh) -> Iterator[None]:
+def _under(mesh: AnyMesh) -> Iterator[None]:
     """A mesh in force, and no other beneath it: JAX lets none take the place of one of another size."""
-    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+    with (
+        jax.set_mesh(None),
+        jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else jax.sharding.use_abstract_mesh(mesh),
+    ):
         yield
+
+
+def _ways(
+    args: Any, homed: Any, away: jax.sharding.AbstractMesh, written: AnyMesh | None, kind: str, no_devices: bool
+) -> Iterator[_Way]:
+    """All ways, in the order in which they are tried."""
+    platforms = ("cuda" if kind == "gpu" else kind,)  # JAX tells the makers of GPUs apart
+    bare = jax.sharding.AbstractMesh(away.axis_sizes, away.axis_names, axis_types=away.axis_types)  # as one writes it oneself
+    yield _Way(homed, lambda: _under(away), platforms)
+    if no_devices:  # what calls Python back is lowered for this machine's own devices alone
+        yield _Way(homed, lambda: _under(away), (jax.default_backend(),))
+    yield _Way(args, _none, platforms, moved=True)
+    yield _Way(homed, _none, platforms, moved=True)
+    yield _Way(args, lambda: _under(bare), platforms, moved=True)
+    for mesh in dict.fromkeys((written, written_mesh(args))):  # of one that wants a mesh in force, and holds on to it as well
+        if mesh is not None and (mesh.shape, mesh.axis_types) == (away.shape, away.axis_types):
+            yield _Way(at_home(args, mesh)[0], functools.partial(_under, mesh), platforms, moved=True)
+    if not jax.sharding.get_abstract_mesh().empty:  # last, so that it changes no answer that there is without
+        yield _Way(args, nullcontext, platforms, moved=True)
+
+
+def _none() -> AbstractContextManager[Any]:
+    """No mesh in force."""
+    return jax.set_mesh(None)
 
 
 def _on_the_devices(args: Any, topology: Topology, away: jax.sharding.AbstractMesh) -> _Way:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.chips.placing import Site
@@ -26,11 +26,15 @@ POINT_TO_POINT = ("send", "recv")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The collectives of a module in the order of its schedule, all that could not be read, and what was walked."""
+    """The collectives of a module in the order of its schedule, all that could not be read, and what was walked.
+
+    `notes` say how what not every device runs alike was counted.
+    """
 
     collectives: tuple[Collective, ...]
     unread: tuple[Unread, ...]
     visits: tuple[Visit, ...]
+    notes: tuple[str, ...] = ()
 
 
 def collectives(module: Module, mesh: Mesh | None = None, site: Site | None = None) -> Reading:
@@ -59,9 +63,21 @@ def collectives(module: Module, mesh: Mesh | None = None, site: Site | None = No
         why = f"the mesh {mesh} has {mesh.size} devices and the module {devices}: no axes are named"
         reader.unread.append(Unread(1, module.name, why))
     walked = tuple(visits(module, reader.survey, reader.unread))
-    found = [collective for visit in walked for collective in reader.of(visit)]
+    found, notes = _of_one_slice([(visit, tuple(reader.of(visit))) for visit in walked])
     reader.report_unreached({visit.computation.name for visit in walked})
-    return Reading(tuple(found), (*module.unread, *reader.unread), walked)
+    return Reading(found, (*module.unread, *reader.unread), walked, notes)
+
+
+def _of_one_slice(held: Sequence[tuple[Visit, tuple[Collective, ...]]]) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
+    """What one device runs where each slice runs branches of its own: those of the slice that sends most in them."""
+    sent: dict[int, float] = {}
+    for visit, found in held:
+        if visit.slice is not None and found:
+            sent[visit.slice] = sent.get(visit.slice, 0.0) + sum(each.wire_bytes for each in found)
+    most = max(sorted(sent), key=lambda number: sent[number], default=None)
+    counted = tuple(each for visit, found in held if visit.slice in (None, most) for each in found)
+    note = f"each slice runs branches of its own: those of slice {most} are counted, no other sends more in them"
+    return counted, (note,) if sent else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +161,7 @@ class _Reader:
         kind = instruction.opcode.removesuffix("-start")
         scattered = kind == "all-reduce" and site.fused and any(i.opcode == "dynamic-slice" for i in site.home.instructions)
         kind = "reduce-scatter" if scattered else kind
-        groups, axes, size = self._groups(kind, instruction)
+        groups, axes, size = self._groups(kind, instruction, site.visit.slice)
         closing = flow.closing(site.runs)
         starts = closing is not None or site.runs.opcode.endswith("-start")
         gives = self._arrays(instruction, [self._result(site, closing, scattered)])
@@ -230,7 +246,7 @@ class _Reader:
             network_bytes=slow * runs,
         )
 
-    def _groups(self, kind: str, instruction: Instruction) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
+    def _groups(self, kind: str, instruction: Instruction, only: int | None) -> tuple[tuple[tuple[int, ...], ...], Axes, int]:
         """The groups or pairs, the axes they follow, and how many devices take part together."""
         permutes = kind == "collective-permute"
         text = instruction.attribute("source_target_pairs" if permutes else "replica_groups")
@@ -241,7 +257,7 @@ class _Reader:
             self._cannot(instruction, f"its groups cannot be read: {text[:80]}")
             return (), (), self.module.devices
         if self.numbers is not None:
-            groups = self.numbers.everywhere(groups)
+            groups = self.numbers.everywhere(groups, only if permutes else None)
         axes: Axes | None = ()
         if self.mesh is not None:
             axes = axes_of_pairs(groups, self.mesh) if permutes else axes_of_groups(groups, self.mesh)  # type: ignore[arg-type]

@@ -103,9 +103,14 @@ class Numbering:
         """The slice of each device of the mesh."""
         return {device: number for number, devices in enumerate(self.partitions) for device in devices}
 
-    def everywhere(self, groups: Groups) -> Groups:
-        """The groups of a module, whose partitions stand for as many devices as there are slices, as devices of the mesh."""
-        return tuple(tuple(devices[member] for member in group) for devices in self.partitions for group in groups)
+    def everywhere(self, groups: Groups, only: int | None = None) -> Groups:
+        """The groups of a module, whose partitions stand for as many devices as there are slices, as devices of the mesh.
+
+        Args:
+            only: the one slice that has these groups, by default all have them.
+        """
+        slices = self.partitions if only is None else self.partitions[only : only + 1]
+        return tuple(tuple(devices[member] for member in group) for devices in slices for group in groups)
 
     def named(self, groups: Groups) -> Groups | None:
         """The groups of a target as devices of the mesh; None where one is not of it."""

@@ -24,11 +24,15 @@ MATMUL_CALLS = ("__cublas$", "__cudnn$conv", "__triton_gemm", "__onednn$matmul",
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One computation that runs: how often in one call of the program, and the instructions that lead to it."""
+    """One computation that runs: how often in one call of the program, and the instructions that lead to it.
+
+    `slice`: the one slice whose devices run it, where each slice has a branch of its own; None where all do.
+    """
 
     computation: Computation
     trips: int | None
     path: tuple[Instruction, ...] = ()
+    slice: int | None = None
 
     @property
     def caller(self) -> Instruction | None:
@@ -63,14 +67,31 @@ def _entered(module: Module, seen: Survey, visit: Visit, instruction: Instructio
                 Unread(instruction.line, instruction.name, "the trips of this loop are not known, it is counted once")
             )
         trips = None if turns is None or trips is None else trips * turns
-    elif instruction.opcode == "conditional" and talks:
+    sliced = is_by_slice(visit.computation, instruction)
+    if instruction.opcode == "conditional" and talks and not sliced:
         why = "which branch runs is not known, the collectives of each are counted"
         unread.append(Unread(instruction.line, instruction.name, why))
-    for role, name in instruction.called():
+    last = len(instruction.called()) - 1
+    for number, (role, name) in enumerate(instruction.called()):
+        if sliced and visit.slice is not None and number != min(visit.slice, last):
+            continue  # within a branch of one slice, that slice's branch alone runs
         if name not in module.computations:
             unread.append(Unread(instruction.line, instruction.name, f"there is no computation {name}, which it calls"))
         elif role != "condition" or name in seen.talking:
-            yield Visit(module.computations[name], trips, (*visit.path, instruction))
+            own = number if sliced and visit.slice is None else visit.slice
+            yield Visit(module.computations[name], trips, (*visit.path, instruction), own)
+
+
+def is_by_slice(home: Computation, instruction: Instruction) -> bool:
+    """Whether an instruction chooses among branches by the slice that a device is of: each device runs one, always the same."""
+    if instruction.opcode != "conditional" or not instruction.operands:
+        return False
+    index = home.by_name.get(instruction.operands[0])
+    for _ in home.instructions:
+        if index is None or index.opcode not in ("convert", "bitcast", "bitcast-convert", "copy", "reshape"):
+            break
+        index = home.by_name.get(next(iter(index.operands), ""))
+    return index is not None and index.opcode == "custom-call" and 'custom_call_target="SliceId"' in index.attributes
 
 
 def inside(module: Module, instruction: Instruction) -> list[Computation]:
