@@ -49,20 +49,20 @@ def copies_of(joined: Place, cut: Place, deep: bool, narrow: bool, around: Aroun
 
 
 _Each = tuple[Copies, Copies, Copies]  # alone, made, read
-_ONE, _TWO, _TURNED, _SPREAD = Copies(1), Copies(2), Copies(0, 2), Copies(0, 0, 1)
+_ONE, _TWO, _TRANSPOSED_TWICE, _SPREAD = Copies(1), Copies(2), Copies(0, 2), Copies(0, 0, 1)
 _COPIES: dict[tuple[Place, Place, bool], _Each] = {
-    ("rows", "lanes", False): (_TWO, _TWO, _TURNED),
-    ("lanes", "rows", False): (_TURNED, _ONE, Copies(0, 1)),
+    ("rows", "lanes", False): (_TWO, _TWO, _TRANSPOSED_TWICE),
+    ("lanes", "rows", False): (_TRANSPOSED_TWICE, _ONE, Copies(0, 1)),
     ("outer", "rows", True): (_TWO, _TWO, _ONE),
     ("outer", "lanes", True): (_TWO, _TWO, _ONE),
     ("rows", "outer", True): (_ONE, _ONE, _ONE),
     ("lanes", "outer", True): (_SPREAD, _ONE, _SPREAD),
-    ("rows", "lanes", True): (_TURNED, _TURNED, _TURNED),
+    ("rows", "lanes", True): (_TRANSPOSED_TWICE, _TRANSPOSED_TWICE, _TRANSPOSED_TWICE),
     ("lanes", "rows", True): (Copies(1, 0, 1), _SPREAD, Copies(1, 0, 1)),
     ("outer", "outer", True): (_ONE, _ONE, _ONE),
     # Of an outer dimension of one element before, or after:
     ("outer", "rows", False): (_ONE, _ONE, _ONE),
-    ("outer", "lanes", False): (_TURNED, _ONE, Copies(0, 1)),
+    ("outer", "lanes", False): (_TRANSPOSED_TWICE, _ONE, Copies(0, 1)),
     ("rows", "outer", False): (_ONE, _ONE, _ONE),
     ("lanes", "outer", False): (_ONE, _ONE, _ONE),
     ("outer", "outer", False): (_ONE, _ONE, _ONE),
