@@ -268,7 +268,8 @@ def _route(name: str, topology: Topology, torus: Torus, places: Sequence[Positio
             continue
         ring = topology.rings[dimension] and count * gap == topology.shape[dimension] and count > 2
         rings.append(ring)
-        sides += [count] if count == topology.shape[dimension] else []
+        if count == topology.shape[dimension]:
+            sides.append(count)
         speed += link * (2 if ring else 1) / gap
         farthest += (count // 2 if ring else count - 1) * gap
         said.append(f"{'ring' if ring else 'line'} of {count}" + (f" ({gap} apart)" if gap > 1 else ""))

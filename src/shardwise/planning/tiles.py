@@ -109,7 +109,7 @@ def scattered_rows(rows: int, columns: int, most: int) -> int:
     number, and else between its rows. Each half goes in equal chunks of at most so many tiles: of whole rows, or, where one
     row has more, of half its columns, or of half of these. Where they can be halved no more, a chunk has the most columns
     that the half is a multiple of. So were cut 795 of 795 scatters of random sizes that were compiled as one over 2 to 32
-    chips, and 92 of 102 over 64 and 128 (libtpu 0.0.50).
+    chips, and 326 of 352 over 64 and 128 (libtpu 0.0.50).
 
     >>> scattered_rows(2048, columns=13, most=313), scattered_rows(2048, columns=256, most=313)
     (2112, 2048)
