@@ -91,6 +91,12 @@ class Program:
         return "\n".join(lines)
 
 
+def reader(program: Program, number: int) -> Step | None:
+    """The next step that takes what a step makes, by its number from 0; None where it is the result."""
+    name = touched(program.steps[number])
+    return next((each for each in program.steps[number + 1 :] if name in (*consumed(each), touched(each))), None)
+
+
 def unfused(program: Program) -> Program:
     """The program with every fused step as the plain steps that it stands for.
 

@@ -20,6 +20,7 @@ from shardwise.steps import CollectiveKind
 FOLDED_FROM = 16  # chips along the longest side, from which a sum over a slice folds the other two into one as long
 LONGER = 4  # times as long as another a side is, so that a sum over both goes round one ring
 ANY_LINKS = 12  # more than a device has
+CUBE = 3  # sides, along all of which a scatter of chips of two cores goes where its blocks are cut into as many parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,12 @@ def is_foldable(axes: Axes, on: Ground) -> bool:
 def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False) -> Routes:
     """What the mesh's axes have of the torus's links for a collective, as the compilers carry it out.
 
+    Blocks are `odd` of a gather if they end within the rows of a tile, of a scatter if they are no multiple of `CUBE` tiles.
+
     - A gather goes round one ring, however many sides of the torus its axes have (`1DAllGather...`); along all at once only
       where each axis has two chips, or, on chips of two cores, where each is a side of the slice. So does a scatter there.
     - Where links are routed by tables, a gather of `odd` blocks goes over all links that there are (`NetRouterEmitter`).
+    - A scatter of `odd` blocks along three sides, on chips of two cores, goes round one ring: their tiles cannot be shared out.
     - What arrives at one core of a chip is handed to the other, where the last axis of a gather runs over both.
     - A sum over a part of the slice goes round one ring (`StrategyRing`), where chips have one core, or along all sides of
       the slice that it fills (`StrategyND`), unless one is `LONGER`; a scatter goes round a ring, over all of a slice that is
@@ -97,7 +101,7 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
             handed = both and (wide or on.routes[moving[-1]].cores > 1)
             return ringed(on.routes, axes, on.hardware, links, handed)
         case "reduce-scatter" if cores > 1:
-            return ringed(on.routes, axes, on.hardware, links)
+            return ringed(on.routes, axes, on.hardware, RING if odd and wide and len(sides) == CUBE else links)
         case "all-reduce" if cores == 1 and not on.whole(axes) and _fills_sides(sides):
             return on.routes
         case "reduce-scatter" | "all-reduce" if cores == 1 and not on.whole(axes):

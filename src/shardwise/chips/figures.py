@@ -105,6 +105,11 @@ class Compiler:
     slice_seconds: Figure
     gathers_ahead: Figure = Figure(0.0, "not told: taken as run by themselves")
 
+    def transposes(self, array_bytes: float) -> float:
+        """Bytes a second of an array of so many that is copied so that another dimension runs fastest."""
+        near = array_bytes <= self.near_bytes.value
+        return self.transposed_bytes_per_s.value if near else self.far_transposed_bytes_per_s.value
+
 
 @dataclass(frozen=True, slots=True)
 class Reached:

@@ -15,7 +15,7 @@ from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Operand
 from shardwise.program import Program
-from shardwise.runtime.devices import platform_of
+from shardwise.runtime.devices import kind_of
 from shardwise.runtime.lower import Arithmetic, Local
 
 ROW = "V"  # the dimension of a table that is looked up
@@ -83,8 +83,8 @@ def computed(
 
     `empty`: the table that rows are added to holds zeros, and need not be added itself.
     """
-    platform = platform_of(mesh)
-    tokens_in, given_in, result_in = (Local(each, Arithmetic(), platform, typed=False) for each in program.moves)
+    kind = kind_of(mesh)
+    tokens_in, given_in, result_in = (Local(each, Arithmetic(), kind, typed=False) for each in program.moves)
     table, indices, *rows = arrays
     there = program.table_layout(task)
     shape = there.shard_shape({dim: task.sizes[dim] for dim in there.names}, task.mesh)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost
 from shardwise.planning.tiles import Blocks
-from shardwise.program import Program
+from shardwise.program import Program, reader
 from shardwise.steps import (
     AllGather,
     AllToAll,
@@ -57,16 +57,16 @@ def with_copies(
     for number, (step, cost, bytes_) in enumerate(zip(program.steps, found, moved, strict=True)):
         match step:
             case Slice():
-                seconds = _cut_out(step, _reader(program, number), bytes_, costs)
+                seconds = _cut_out(step, reader(program, number), bytes_, costs)
                 cost = fetching.read([step.array] if seconds else [], _instead(cost, seconds))
             case AllGather():
-                seconds = _put_together(_reader(program, number), bytes_, costs)
+                seconds = _put_together(reader(program, number), bytes_, costs)
                 cost = _beside(cost, seconds, "blocks put together", costs)
             case AllToAll():
                 cost = _beside(cost, _exchanged(program, number, bytes_, costs), "copies beside a matmul", costs)
             case Einsum():
                 cost = _multiplied(
-                    cost, step, bytes_, inputs, fetching, costs, is_kept=isinstance(_reader(program, number), Collective)
+                    cost, step, bytes_, inputs, fetching, costs, is_kept=isinstance(reader(program, number), Collective)
                 )
                 cost = fetching.read(step.operands, cost)
             case _ if isinstance(step, Fused):
@@ -125,16 +125,10 @@ def _beside(cost: StepCost, seconds: float, label: str, costs: Costs) -> StepCos
     return _instead(cost, cost.seconds + costs.arithmetic.name("", seconds, "s", label)) if seconds else cost
 
 
-def _reader(program: Program, number: int) -> Step | None:
-    """The next step that takes what a step makes; None where it is the result."""
-    name = touched(program.steps[number])
-    return next((each for each in program.steps[number + 1 :] if name in (*consumed(each), touched(each))), None)
-
-
-def _cut_out(step: Slice, reader: Step | None, bytes_: Footprint, costs: Costs) -> float:
+def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs) -> float:
     """Seconds of a slice: none where a matmul or another slice reads what is kept."""
-    sent = {part.array for part in collectives_of(reader)} if isinstance(reader, Fused) else set()
-    if isinstance(reader, Slice | Einsum) or (isinstance(reader, Fused) and step.array not in sent):
+    sent = {part.array for part in collectives_of(taker)} if isinstance(taker, Fused) else set()
+    if isinstance(taker, Slice | Einsum) or (isinstance(taker, Fused) and step.array not in sent):
         return 0.0
     return costs.cut_out(bytes_.made, bytes_.blocks)
 
@@ -150,20 +144,20 @@ def _exchanged(program: Program, number: int, bytes_: Footprint, costs: Costs) -
 
     One that ends a program has those of its result already.
     """
-    maker, reader = _maker(program, number), _reader(program, number)
+    maker, taker = _maker(program, number), reader(program, number)
     made = maker is not None and einsum_of(maker) is not None
-    read = reader is not None and einsum_of(reader) is not None
-    if reader is None or made == read:
+    read = taker is not None and einsum_of(taker) is not None
+    if taker is None or made == read:
         return 0.0
     beside = costs.exchanged(bytes_.took, bytes_.blocks, "made" if made else "read")
     return beside - costs.exchanged_within(bytes_.took, bytes_.blocks)
 
 
-def _put_together(reader: Step | None, bytes_: Footprint, costs: Costs) -> float:
+def _put_together(taker: Step | None, bytes_: Footprint, costs: Costs) -> float:
     """Seconds in which the blocks of a gather are put together; those of a result are where it is copied to its place."""
-    if reader is None:
+    if taker is None:
         return 0.0
-    if einsum_of(reader) is not None:
+    if einsum_of(taker) is not None:
         return costs.made_readable(bytes_.took, bytes_.made, bytes_.blocks)
     return costs.put_together(bytes_.made, bytes_.blocks)
 

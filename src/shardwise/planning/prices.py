@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwise.chips import Compiler, Hardware, Memory, Torus
-from shardwise.chips.algorithms import Ground, is_asynchronous, is_foldable, is_summed, used_routes
+from shardwise.chips.algorithms import CUBE, Ground, is_asynchronous, is_foldable, is_summed, used_routes
 from shardwise.chips.crowds import Pairs, crowd_of
 from shardwise.chips.hops import Hop, folded_hop, ring_hop
 from shardwise.chips.links import FLOATS, Arithmetic, Pricer, Routes, memory_seconds, pricer, sharing, torus_routes
@@ -99,7 +99,7 @@ class Costs:
         elif kind == "reduce-scatter" and self.hardware.compiler is not None:
             seconds = self._scatter(axes, in_bytes, out_bytes, blocks)
         else:
-            seconds = self._price(kind, axes, odd=blocks.splits_rows)(in_bytes, out_bytes)
+            seconds = self._price(kind, axes, blocks.splits_rows)(in_bytes, out_bytes)
         laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 
@@ -115,12 +115,15 @@ class Costs:
         """Seconds of a scatter as chips' compilers make it.
 
         Blocks padded to equal chunks end up as many pads away from their place as blocks are before them: `_to_their_place`
-        moves them. Blocks that stand apart, and are more than a tile wide, are laid out one after the other before.
+        moves them. Blocks that stand apart, and are more than a tile wide, are laid out one after the other before; those of
+        whole rows are made so.
         """
-        price, padded = self._price("reduce-scatter", axes), self._scattered(axes, blocks)
-        if blocks.stands_apart:
+        price, padded = self._price("reduce-scatter", axes, blocks.count % CUBE > 0), self._scattered(axes, blocks)
+        if blocks.stands_apart(self.hardware.devices_per_chip):
             room = self._room(in_bytes, blocks)
-            return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
+            return price(room, self._room(out_bytes, blocks)) + (
+                self.copy(room) if blocks.columns > 1 and not blocks.rows else 0.0
+            )
         if padded == 1:
             return price(in_bytes, out_bytes)
         times = self.arithmetic.name("p", padded, "", "times its size, padded to equal chunks")
@@ -219,6 +222,11 @@ class Costs:
             return 0.0
         if self.hardware.devices_per_chip > 1 and array_bytes > compiler.near_bytes.value:
             return 0.0
+        if around != "made" and blocks.are_transposed(array_bytes, compiler, around == "read"):
+            kept = array_bytes <= compiler.kept_bytes.value
+            transposed = self.transposed(array_bytes) if around == "alone" else 0.0
+            copied = 0.0 if kept and around == "alone" else self.copy(array_bytes)
+            return self.arithmetic.longest(transposed + copied, compiler.least_copy_seconds.value)
         plain, transposed, spread = copies_of(blocks.joins, blocks.cuts, blocks.deep, blocks.narrow, around)
         written, slow = 0.0, max(1.0, FEW / blocks.parts)
         if array_bytes <= compiler.kept_bytes.value and plain > 1:
@@ -254,9 +262,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None:
             return 0.0
-        kept = array_bytes <= compiler.near_bytes.value
-        speed = compiler.transposed_bytes_per_s if kept else compiler.far_transposed_bytes_per_s
-        return array_bytes * self.hardware.sharers(self.mesh) / speed.value
+        return array_bytes * self.hardware.sharers(self.mesh) / compiler.transposes(array_bytes)
 
     def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False) -> float:
         """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.

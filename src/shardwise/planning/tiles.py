@@ -15,7 +15,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from shardwise.planning.exchanges import Place
+from shardwise.chips import Compiler
+from shardwise.planning.exchanges import Place, are_transposed
 
 Order = tuple[int, ...]  # dimensions by position, the slowest first
 # How blocks fill the tiles: whole tiles; of a scatter an `odd` number of them; blocks that end within the rows of a tile, or
@@ -33,7 +34,7 @@ class Blocks(NamedTuple):
     `first` and `target_first` say whether it joins or cuts along the first dimension (an all-to-all cuts along its target);
     `deep` whether dimensions lie before the last two; `transposed` whether what comes out would stand in another order as the
     result of a program; `padded` is how many times its size that takes in memory. A block of a scatter is so many tiles
-    (`columns`) wide; along the rows of a matrix it has so many `rows`.
+    (`columns`) wide; along the rows of a matrix it has so many `rows`; it fills so many tiles in all (`count`).
     """
 
     first: bool = True
@@ -48,11 +49,19 @@ class Blocks(NamedTuple):
     cuts: Place = "lanes"
     parts: int = 1
     narrow: bool = False
+    count: int = 0
 
-    @property
-    def stands_apart(self) -> bool:
-        """Whether the blocks of a scatter are made a dimension of their own: else compilers would sum all of them."""
-        return self.tiles in ("odd", "lanes")
+    def stands_apart(self, cores: int) -> bool:
+        """Whether the blocks of a scatter are made a dimension of their own, on a chip of so many cores.
+
+        Else compilers would sum all of them; or, on chips of two cores, move those that end within the rows of a tile round
+        one ring instead of along all links, and their pads from device to device.
+        """
+        return self.tiles in ("odd", "lanes") or (cores > 1 and self.rows % SUBLANES > 0)
+
+    def are_transposed(self, array_bytes: float, compiler: Compiler, read: bool) -> bool:
+        """Whether the blocks of an all-to-all are transposed, and not spread; `read` whether a matmul reads what it makes."""
+        return are_transposed(self.joins, self.cuts, self.deep, self.parts, array_bytes, compiler, read)
 
     @property
     def splits_rows(self) -> bool:
@@ -162,7 +171,8 @@ def blocks_of(
             outer, flat = dims[0] < len(order) - 2, dim == len(made) - 2 and not deep
             tiles = "whole" if outer else _scattered(dim, made, -(-WORD // item_bytes))
             rows, columns = made[dim] if flat else 0, -(-made[-1] // LANES) if len(made) > 1 else 1
-            return Blocks(first, first, tiles, deep, held != order, padded, rows, columns)
+            count = -(-_padded(made, identity, whole_tiles=True) // (SUBLANES * LANES))
+            return Blocks(first, first, tiles, deep, held != order, padded, rows, columns, count=count)
         case "all-to-all":
             tiles = "whole" if all(map(_is_whole, (dim, target), (size, made))) else "torn"
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))

@@ -347,9 +347,8 @@ def _slice_of(device: Any) -> int:
     return getattr(device, "slice_index", 0)
 
 
-def platform_of(mesh: AnyMesh) -> str:
-    """What the mesh's devices are: "cpu" (a host's, simulated), "tpu", or another."""
+def kind_of(mesh: AnyMesh) -> str:
+    """What the mesh's devices are, by JAX's `device_kind`: "cpu" (a host's, simulated), "TPU v6 lite", or another."""
     if not isinstance(mesh, jax.sharding.AbstractMesh):
-        return str(mesh.devices.flat[0].platform)
-    kind = getattr(mesh.abstract_device, "device_kind", None)
-    return str(jax.devices()[0].platform) if kind is None else kind.split()[0].lower()[:3]
+        return str(mesh.devices.flat[0].device_kind)
+    return str(getattr(mesh.abstract_device, "device_kind", None) or jax.devices()[0].device_kind)

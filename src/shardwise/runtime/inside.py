@@ -21,7 +21,7 @@ from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import rank
 from shardwise.program import Program, einsum_layout, unfused
 from shardwise.runtime.arrays import as_array, check_numeric, check_shape
-from shardwise.runtime.devices import AnyMesh, hardware_along, platform_of
+from shardwise.runtime.devices import AnyMesh, hardware_along, kind_of
 from shardwise.runtime.execute import CACHED, Options, check_options, check_precision, dtype_name
 from shardwise.runtime.lower import Arithmetic, Local, leaves_replicated
 from shardwise.runtime.manual import manual_mesh, unknown
@@ -183,7 +183,7 @@ def _planned(
             f"overlap={options.overlap!r}: here the result has to be typed as equal on the devices of a ring, which JAX's "
             "types cannot follow: leave overlap as it is, or write a result that the axis splits"
         )
-    local = Local(program or unfused(ranked[0]), options.arithmetic, platform=platform_of(mesh), typed=checked)
+    local = Local(program or unfused(ranked[0]), options.arithmetic, kind=kind_of(mesh), typed=checked)
     return _Planned(jax.jit(local.run), _as_written(equation.result, local.program, part))
 
 

@@ -16,10 +16,10 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardwise.layout import Layout
-from shardwise.program import Program, invarying_axes, unfused
+from shardwise.program import Program, invarying_axes, reader, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
-from shardwise.runtime.devices import AnyMesh, platform_of
+from shardwise.runtime.devices import AnyMesh, kind_of
 from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.runtime.shard_collectives import collectives_for
 from shardwise.steps import (
@@ -35,8 +35,8 @@ from shardwise.steps import (
     ReduceScatter,
     RotateEinsum,
     Slice,
-    Step,
     consumed,
+    einsum_of,
     moved_axes,
     scope,
     touched,
@@ -68,7 +68,7 @@ def lower(
     """
     if any(isinstance(step, Automatic) for step in program.steps):
         return _automatic(program, mesh, arithmetic)
-    local = Local(program, arithmetic, platform=platform_of(mesh), padded=padded or {}, sizes=sizes or {})
+    local = Local(program, arithmetic, kind=kind_of(mesh), padded=padded or {}, sizes=sizes or {})
     partial = [layout.on(program.mesh).unreduced for _, layout in program.inputs]
     specs = [layout.on(program.mesh) for _, layout in program.inputs]
     result = program.result
@@ -202,12 +202,12 @@ class Local:
     """
 
     def __init__(
-        self, program: Program, arithmetic: Arithmetic, platform: str, padded: Mapping[str, int] = {},
+        self, program: Program, arithmetic: Arithmetic, kind: str, padded: Mapping[str, int] = {},
         sizes: Mapping[str, int] = {}, typed: bool = True,
     ) -> None:  # fmt: skip
         self.program = program
         self.arithmetic = arithmetic
-        self.platform = platform
+        self.kind = kind
         self.padded = padded
         self.sizes = sizes
         self.states = program.states()
@@ -227,7 +227,7 @@ class Local:
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
-                values[touched(step)] = self.step(step, self.states[number], self.invarying[number], taken)
+                values[touched(step)] = self.step(number, self.states[number], self.invarying[number], taken)
         result, out = self.program.result, values[self.program.output]
         if self.sizes:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
@@ -242,13 +242,14 @@ class Local:
         ]
         return jnp.pad(array, widths) if any(after for _, after in widths) else array
 
-    def step(self, step: Step, layouts: Mapping[str, Layout], invarying: set[str], values: list[Any]) -> Any:
+    def step(self, number: int, layouts: Mapping[str, Layout], invarying: set[str], values: list[Any]) -> Any:
         """Do one step to this device's shards; `invarying` are the axes over which JAX must see the result as equal."""
+        step = self.program.steps[number]
 
         def at(dim: str) -> int:
             return layouts[consumed(step)[0]].names.index(dim)
 
-        array, collectives = values[0], collectives_for(self.program.mesh, self.platform)
+        array, collectives = values[0], collectives_for(self.program.mesh, self.kind)
         match step:
             case AllGather(_, dim, axes):
                 to = "invarying" if invarying & set(axes) else "varying"
@@ -261,7 +262,9 @@ class Local:
                 # With another dimension of size 1 in front, TPU compilers lay the blocks out up to five times as slowly.
                 ones = [k for k, size in enumerate(array.shape) if size == 1 and k not in (at(target_dim), at(source_dim))]
                 split, concat = (place - sum(one < place for one in ones) for place in (at(target_dim), at(source_dim)))
-                return lax.expand_dims(collectives.all_to_all(lax.squeeze(array, ones), split, concat, axes), ones)
+                taker = reader(self.program, number)
+                read = taker is not None and einsum_of(taker) is not None
+                return lax.expand_dims(collectives.all_to_all(lax.squeeze(array, ones), split, concat, axes, read), ones)
             case CollectivePermute(_, axes, pairs, _):
                 return lax.ppermute(array, axes, pairs)
             case Slice(_, dim, axes):
