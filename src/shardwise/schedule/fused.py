@@ -15,6 +15,7 @@ from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatt
 from shardwise.steps import Einsum, EinsumGather, EinsumScatter, GatherEinsum
 
 LANES = 128
+ROWS = 16  # of 16-bit elements that a register holds
 ENOUGH = 512  # rows: what a matmul of so many reads again takes no longer than its multiplications
 
 Term = Sequence[Any]  # an array's dimensions, by name or number
@@ -79,10 +80,13 @@ def scattered_along(
 def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
     """The dimension along which a block of a partial sum is best cut: every part reads again what lacks it.
 
-    Any but `dim` must give parts that are multiples of what a register holds. `terms` are those of each matmul's operands,
-    `sizes` those of the block.
+    Any but `dim` must give parts that are multiples of what a register holds; where `dim` itself has no so many parts, of whole
+    rows, or else parts of any size. `terms` are those of each matmul's operands, `sizes` those of the block.
     """
     fitting = [each for each in out if each == dim or sizes[each] % (parts * LANES) == 0]
+    if fitting == [dim] and sizes[dim] < parts:
+        rows = [each for each in out if sizes[each] % (parts * ROWS) == 0]
+        fitting = rows or [each for each in out if sizes[each] >= parts] or fitting
 
     def read_again(each: Any) -> int:
         return sum(math.prod(sizes[d] for d in term) for operands in terms for term in operands if each not in term)
