@@ -172,10 +172,16 @@ def test_blocks_that_stand_apart_cost_less_than_a_sum(target, apart):
     costs = costs_on(target, "x=4, y=4")
     before, after = (1344, 4 * 128), (1344, 128)
     blocks = blocks_of("reduce-scatter", (1, 1), before, after)
-    assert blocks.stands_apart
+    assert blocks.stands_apart(cores=1)
     seconds, summed = (costs.collective(kind, ("x",), 8 * 1344 * 128, 2 * 1344 * 128, blocks) for kind in SCATTERS)
     assert summed > apart * seconds
-    assert not blocks_of("reduce-scatter", (1, 1), before, after, item_bytes=4).stands_apart  # 32-bit rows are not packed
+    packed_less = blocks_of("reduce-scatter", (1, 1), before, after, item_bytes=4)
+    assert not packed_less.stands_apart(cores=1)
+
+
+def test_whole_rows_that_end_within_a_tile_stand_apart_on_chips_of_two_cores_only():
+    ragged, even = (blocks_of("reduce-scatter", (0, 0), (8 * rows, 512), (rows, 512)) for rows in (50, 48))
+    assert [each.stands_apart(cores) for each in (ragged, even) for cores in (1, 2)] == [False, True, False, False]
 
 
 def test_padded_blocks_cost_what_they_move_beyond():

@@ -40,7 +40,7 @@ def test_an_all_to_all_that_joins_one_row_is_the_same_change_of_layout(shape: tu
 @pytest.mark.parametrize(("joined", "cut"), list(itertools.permutations(range(3), 2)))
 def test_an_all_to_all_that_compilers_are_told_of_is_the_same(joined: int, cut: int):
     mesh, whole = sw.make_mesh("x=4"), np.arange(8 * 12 * 16, dtype=np.float32).reshape(8, 12, 16)
-    moved, before, _ = exchange(OnTpu(), mesh, joined, cut)
+    moved, before, _ = exchange(OnTpu(sw.hardware("v6e")), mesh, joined, cut)
     given, both = sw.put(whole, before, mesh), np.stack([whole, 2 * whole])
     np.testing.assert_array_equal(jax.jit(moved)(given), whole)
     with jax.set_mesh(mesh):
@@ -52,27 +52,35 @@ def test_an_all_to_all_that_compilers_are_told_of_is_the_same(joined: int, cut: 
 
 SCATTERED = (
     ((8, 40), 0, "float32"), ((8, 1024), 1, "bfloat16"), ((8, 1024), 1, "float32"), ((3, 8, 24), 2, "float32"),
-    ((3, 32, 5), 1, "bfloat16"),
+    ((3, 32, 5), 1, "bfloat16"), ((3, 24, 130), 1, "float32"),
     ((1536,), 0, "bfloat16"), ((40,), 0, "float32"),
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("chip", ["v5p", "v7x"])
 @pytest.mark.parametrize(("shape", "at", "dtype"), SCATTERED)
-def test_a_scatter_told_of_its_blocks_is_the_same(shape: tuple[int, ...], at: int, dtype: str):
+def test_a_scatter_told_of_its_blocks_is_the_same(shape: tuple[int, ...], at: int, dtype: str, chip: str):
     mesh = sw.make_mesh("x=4")
     terms = np.random.default_rng(0).integers(-8, 8, (4, *shape)).astype(dtype)
-    dims = [f"{dim}_x" if k == at else dim for k, dim in enumerate("IJK"[: len(shape)])]
-    specs = [sw.Layout.parse("N_x, " + ", ".join("IJK"[: len(shape)])).spec, sw.Layout.parse(", ".join(dims)).spec]
+    names = "IJK"[: len(shape)]
+    dims = [f"{dim}_x" if k == at else dim for k, dim in enumerate(names)]
+    specs = [sw.Layout.parse("N_x, " + ", ".join(names)).spec, sw.Layout.parse(", ".join(dims)).spec]
 
     def summed(collectives: Tiled):
         return jax.jit(jax.shard_map(
             lambda shard: collectives.reduce_scatter(shard[0], at, ("x",)), mesh=mesh, in_specs=specs[0], out_specs=specs[1]
         ))  # fmt: skip
 
-    apart, tiled = (summed(each()) for each in (OnTpu, Tiled))
-    given = sw.put(terms, "N_x, " + ", ".join("IJK"[: len(shape)]), mesh)
+    apart, tiled = summed(OnTpu(sw.hardware(chip))), summed(Tiled())
+    given = sw.put(terms, "N_x, " + ", ".join(names), mesh)
     np.testing.assert_array_equal(apart(given), terms.sum(0))
     assert apart(given).sharding.spec == specs[1]
     with jax.set_mesh(mesh):
         grads = [jax.grad(lambda array, of=of: (of(array).astype("float32") ** 2).sum())(given) for of in (apart, tiled)]
-    np.testing.assert_array_equal(*grads)
+        pushed = [jax.jvp(of, (given,), (given,))[1] for of in (apart, tiled)]
+        stacked = [
+            jax.vmap(of)(sw.put(np.stack([terms, 2 * terms]), f"S, N_x, {', '.join(names)}", mesh)) for of in (apart, tiled)
+        ]
+        twice = [jax.grad(lambda a, of=of: jax.jvp(of, (a,), (a,))[1].astype("float32").sum())(given) for of in (apart, tiled)]
+    for pair in (grads, pushed, stacked, twice):
+        np.testing.assert_array_equal(*pair)

@@ -57,8 +57,8 @@ def are_transposed(
 
     What is joined along the lanes and cut along an outer dimension arrives in blocks that the compilers spread over memory.
     Transposing them is faster where a matmul reads the result, and where they are two, or the chip transposes about as fast as
-    it copies. Of 120 compiled ones of 1 to 134 MB on five chips, alone and before a matmul, those that are told so are 1.3 times
-    as fast in the median, at most 3.5 times, the slowest 0.91.
+    it copies. Of 120 compiled ones of 1 to 134 MB on five chips, alone and before a matmul, those that are told so are 1.3
+    times as fast in the median, at most 3.5 times, the slowest 0.91.
 
     Args:
         read: whether a matmul reads what it makes.

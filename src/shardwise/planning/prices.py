@@ -16,7 +16,7 @@ from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.exchanges import Around, copies_of
-from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows
+from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
 from shardwise.steps import CollectiveKind, Way
 
 ITEM_BYTES = {
@@ -119,11 +119,9 @@ class Costs:
         whole rows are made so.
         """
         price, padded = self._price("reduce-scatter", axes, blocks.count % CUBE > 0), self._scattered(axes, blocks)
-        if blocks.stands_apart(self.hardware.devices_per_chip):
+        if blocks.stands_apart(self.hardware.devices_per_chip) and not blocks.rows:
             room = self._room(in_bytes, blocks)
-            return price(room, self._room(out_bytes, blocks)) + (
-                self.copy(room) if blocks.columns > 1 and not blocks.rows else 0.0
-            )
+            return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
         if padded == 1:
             return price(in_bytes, out_bytes)
         times = self.arithmetic.name("p", padded, "", "times its size, padded to equal chunks")
@@ -437,20 +435,3 @@ def started(arithmetic: float, start: float, least: float, sooner: float = 1.0) 
     [2.1, 4.0, 15.0]
     """
     return arithmetic + max(min(STARTING * arithmetic, start) * sooner, least)
-
-
-def transposed_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:
-    """The bytes of a shard whose blocks are moved in the memory of simulated devices.
-
-    Their collectives work on the first dimension: along another one, what is gathered is put in order afterwards, and what
-    is scattered before.
-    """
-    match kind:
-        case "all-gather":
-            return 0.0 if blocks.first else out_bytes
-        case "reduce-scatter":
-            return 0.0 if blocks.first else in_bytes
-        case "all-to-all":
-            return (0.0 if blocks.first else out_bytes) + (0.0 if blocks.target_first else in_bytes)
-        case _:
-            return 0.0

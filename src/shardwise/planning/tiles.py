@@ -220,3 +220,20 @@ def _scattered(dim: int, shard: Sequence[int], packed: int) -> Tiles:
     if any(one > 1 for one in shard[:-2]):
         return "rows" if size % SUBLANES else "odd" if size % (packed * SUBLANES) else "whole"
     return "whole"
+
+
+def transposed_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:
+    """The bytes of a shard whose blocks are moved in the memory of simulated devices.
+
+    Their collectives work on the first dimension: along another one, what is gathered is put in order afterwards, and what
+    is scattered before.
+    """
+    match kind:
+        case "all-gather":
+            return 0.0 if blocks.first else out_bytes
+        case "reduce-scatter":
+            return 0.0 if blocks.first else in_bytes
+        case "all-to-all":
+            return (0.0 if blocks.first else out_bytes) + (0.0 if blocks.target_first else in_bytes)
+        case _:
+            return 0.0
