@@ -80,18 +80,19 @@ def scattered_along(
 def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
     """The dimension along which a block of a partial sum is best cut: every part reads again what lacks it.
 
-    Any but `dim` must give parts that are multiples of what a register holds; where `dim` itself has no so many parts, of whole
-    rows, or else parts of any size. `terms` are those of each matmul's operands, `sizes` those of the block.
+    Any but `dim` must give parts that are multiples of what a register holds, where there is one, else of whole rows, or parts
+    of any size; `dim` may give any. `terms` are those of each matmul's operands, `sizes` those of the block.
     """
-    fitting = [each for each in out if each == dim or sizes[each] % (parts * LANES) == 0]
-    if fitting == [dim] and sizes[dim] < parts:
-        rows = [each for each in out if sizes[each] % (parts * ROWS) == 0]
-        fitting = rows or [each for each in out if sizes[each] >= parts] or fitting
+    fitting: list[Any] = []
+    for unit in (LANES, ROWS, 1):
+        fitting = fitting or [
+            each for each in out if sizes[each] >= parts and (each == dim or sizes[each] % (parts * unit) == 0)
+        ]
 
     def read_again(each: Any) -> int:
         return sum(math.prod(sizes[d] for d in term) for operands in terms for term in operands if each not in term)
 
-    return min(fitting, key=lambda each: (read_again(each), each != dim))
+    return min(fitting or [dim], key=lambda each: (read_again(each), each != dim))
 
 
 def _local(
