@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -93,24 +95,51 @@ def link_loads(
         starts: where each shard is, as (side, shard); `goals` where it goes.
         sizes: of the sides; `rings` says which of them close.
     """
-    loads, far = [], []
+    sides = list(_followed(starts, goals, sizes, rings))
+    return [(int(up.max(initial=0)), int(down.max(initial=0))) for up, down, _ in sides], [far for *_, far in sides]
+
+
+@functools.lru_cache(maxsize=1024)
+def links_of(pairs: Pairs, site: Site) -> int:
+    """The links that a permutation of devices takes, each way of each a bit.
+
+    >>> from shardwise.chips.placing import mesh_order
+    >>> from shardwise.chips.topology import Topology
+    >>> v5e, mesh = Topology.parse("v5e:2x4"), Mesh.parse("x=8")
+    >>> site = Site(v5e, mesh_order(v5e, mesh))
+    >>> up, down = (links_of(tuple((k, (k + way) % 8) for k in range(8)), site) for way in (1, -1))
+    >>> up.bit_count(), down.bit_count(), up & down
+    (8, 8, 0)
+    """
+    topology = site.topology
+    chips = np.array(site.positions)[:, : len(topology.shape)].T
+    starts, goals = (chips[:, ends] for ends in ends_of(pairs))
+    sides = _followed(starts, goals, topology.shape, topology.rings)
+    taken = [way > 0 for up, down, _ in sides for way in (up, down)]
+    return int.from_bytes(np.packbits(np.concatenate([each.reshape(-1) for each in taken])).tobytes())
+
+
+def _followed(
+    starts: np.ndarray, goals: np.ndarray, sizes: tuple[int, ...], rings: tuple[bool, ...]
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:  # fmt: skip
+    """For each side how many shards pass each of its links, by row, up and down, and the most that one of them goes."""
     here = starts.copy()
     for side, size in enumerate(sizes):
         start, goal = here[side], goals[side]
-        others = np.delete(here, side, axis=0)
-        rows = np.ravel_multi_index(others, sizes[:side] + sizes[side + 1 :]) if len(others) else np.zeros(len(start), int)
+        others = sizes[:side] + sizes[side + 1 :]
+        rows = np.ravel_multi_index(np.delete(here, side, axis=0), others) if others else np.zeros(len(start), int)
         up = (goal - start) % size <= size // 2 if rings[side] else goal >= start
         steps = np.where(up, (goal - start) % size, (start - goal) % size)
-        loads.append((_passing(rows[up], start[up], steps[up], size), _passing(rows[~up], goal[~up], steps[~up], size)))
-        far.append(int(steps.max(initial=0)))
+        count = math.prod(others)
+        upward = _passing(rows[up], start[up], steps[up], size, count)
+        yield upward, _passing(rows[~up], goal[~up], steps[~up], size, count), int(steps.max(initial=0))
         here[side] = goal
-    return loads, far
 
 
-def _passing(rows: np.ndarray, low: np.ndarray, steps: np.ndarray, size: int) -> int:
-    """The most shards that pass one link of any row, where each passes so many from its lower end on."""
-    edges = np.zeros((rows.max(initial=0) + 1, 2 * size + 1), int)
+def _passing(rows: np.ndarray, low: np.ndarray, steps: np.ndarray, size: int, count: int) -> np.ndarray:
+    """How many shards pass each link of each of so many rows, where each passes so many from its lower end on."""
+    edges = np.zeros((count, 2 * size + 1), int)
     np.add.at(edges, (rows, low), 1)
     np.add.at(edges, (rows, low + steps), -1)
     passing = edges.cumsum(axis=1)
-    return int((passing[:, :size] + passing[:, size : 2 * size]).max(initial=0))
+    return passing[:, :size] + passing[:, size : 2 * size]

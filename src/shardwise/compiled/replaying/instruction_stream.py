@@ -9,6 +9,7 @@ from shardwise.chips.links import Route
 from shardwise.chips.placing import Site
 from shardwise.compiled.facts import Collective
 from shardwise.compiled.replaying.kernels import Cores, copied, kernel
+from shardwise.compiled.replaying.tracks import Tracks
 from shardwise.compiled.replaying.traffic import remote_traffic, traffic
 from shardwise.compiled.replaying.work import matmuls
 from shardwise.compiled.text.flow import carries_on
@@ -39,10 +40,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes that keep lanes busy: of a collective, of a kernel that sends by itself, or of a copy between memories."""
+    """Bytes that keep lanes busy: of a collective, of a kernel that sends by itself, or of a copy between memories.
+
+    It waits for others on its `tracks`; `lanes` are where it is shown.
+    """
 
     name: str
     lanes: tuple[str, ...]
+    tracks: tuple[str, ...]
     femtoseconds: int
     moved_bytes: float
     collective: Collective | None = None
@@ -105,6 +110,7 @@ class Recorder:
     site: Site | None
     survey: Survey
     sources: Sources
+    tracks: Tracks
     streams: dict[str, InstructionStream] = field(default_factory=dict)
     dones: dict[str, dict[str, Instruction]] = field(default_factory=dict)
 
@@ -155,7 +161,9 @@ class Recorder:
             return
         found = remote_traffic(cost.remote_bytes, self.cores.hardware, self.cores.mesh, self.routes)
         self.cores.note(f"{instruction.name}: {found.assumed}")
-        sent = Transfer(instruction.name, found.lanes, femtoseconds(found.seconds), cost.remote_bytes, of_kernel=True)
+        tracks = self.tracks.taken_by(found)
+        seconds = femtoseconds(found.seconds)
+        sent = Transfer(instruction.name, found.lanes, tracks, seconds, cost.remote_bytes, of_kernel=True)
         yield Issue(instruction.name, (sent,))
         yield from self._work(home, instruction)
         yield Await(instruction.name)
@@ -186,7 +194,8 @@ class Recorder:
             if (named := collective.algorithm) is not None and named.known and named.links:
                 self.cores.note(f"the text names {named.name}: over {named.links} links of a device at most")
             sent = collective.wire_bytes / max(collective.trips or 1, 1)
-            transfers.append(Transfer(collective.name, found.lanes, femtoseconds(found.seconds), sent, collective))
+            tracks = self.tracks.taken_by(found)
+            transfers.append(Transfer(collective.name, found.lanes, tracks, femtoseconds(found.seconds), sent, collective))
         yield Issue(instruction.name, tuple(transfers))
         end = started[0].end
         if all(collective.asynchronous for collective in started):
@@ -222,7 +231,7 @@ class Recorder:
         taken = source.shape if source else result
         found = copied(self.cores, taken, result, taken if updates else result)
         lane = TO_HOST if found.to_host else FROM_HOST if found.from_host else DMA
-        moved = Transfer(instruction.name, (lane,), femtoseconds(found.seconds), found.moved_bytes)
+        moved = Transfer(instruction.name, (lane,), (lane,), femtoseconds(found.seconds), found.moved_bytes)
         return Issue(instruction.name, (moved,))
 
     def _entered(self, home: Computation, instruction: Instruction) -> Iterator[Step]:
@@ -258,5 +267,7 @@ def record(
         started.setdefault((collective.computation, collective.name), []).append(collective)
     # A computation that runs from several places has its collectives listed once for each.
     once = {key: found[: max(1, len(found) // visited.get(key[0], 1))] for key, found in started.items()}
-    recorder = Recorder(cores, once, routes, site, seen, Sources(module))
+    permutes = (each for each in collectives if each.kind == "collective-permute")
+    tracks = Tracks.of(traffic(each, cores.hardware, cores.mesh, routes, site) for each in permutes)
+    recorder = Recorder(cores, once, routes, site, seen, Sources(module), tracks)
     return recorder.stream(module.entry) if module.entry else InstructionStream("")

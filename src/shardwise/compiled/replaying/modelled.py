@@ -116,7 +116,10 @@ def _notes(
         where = assumptions(hardware, mesh, routes)
     clock = f"cycles at {cores.clock_hz / 1e9:g} GHz" if cores.clock_hz else "no clock is known, a roofline for every kernel"
     memory = f"main memory {cores.hardware.memory_speed(mesh):.3g} bytes/s"
-    notes = [f"{where}; {clock}; {memory}", "a transfer has its lanes for itself from start to end, latency included"]
+    notes = [
+        f"{where}; {clock}; {memory}",
+        "a transfer has its lanes for itself from start to end, latency included; permutes that share no link run at once",
+    ]
     if isinstance(hardware.links, Torus) and mesh.size > 1 and site is None:
         notes.append("devices next to each other along an axis are taken as linked: no permute goes round about")
     if isinstance(hardware.links, Switch):
@@ -148,9 +151,11 @@ def _critical_path(flat: Sequence[tuple[Event, int, int | None]], length: int) -
         if found[0].kind in ("transfer", "copy"):
             ending[found[1] + found[0].end].append(found)
     path: list[Span] = []
-    now, wanted = length, frozenset[str]()  # the lanes that a transfer queued for
+    now, wanted = length, frozenset[str]()  # the tracks that a transfer queued for
     while now > 0:
-        behind = next((f for f in ending[now] if f[0].lane in wanted), None) if wanted else None
+        behind = (
+            next((f for f in ending[now] if f[0].transfer and wanted & set(f[0].transfer.tracks)), None) if wanted else None
+        )
         if behind is None:
             found = cores[bisect.bisect_left(starts, now) - 1]
             if found[0].kind == "wait":
@@ -160,6 +165,6 @@ def _critical_path(flat: Sequence[tuple[Event, int, int | None]], length: int) -
         start = offset + event.start
         path.append(_span(replace(event, length=now - start, issued=0), offset, trip))
         queued = behind is not None and offset + event.issued < start and event.transfer is not None
-        wanted = frozenset(event.transfer.lanes) if queued and event.transfer else frozenset()
+        wanted = frozenset(event.transfer.tracks) if queued and event.transfer else frozenset()
         now = start
     return tuple(path)

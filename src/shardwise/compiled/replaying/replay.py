@@ -12,7 +12,7 @@ from shardwise.schedule.clock import Clock
 from shardwise.schedule.timeline import COMPUTE
 
 MOST_TRIPS_APART = 2000  # trips that differ from each other are run one by one up to here
-Free = tuple[tuple[str, int], ...]  # lanes that are still busy, and for how long from now
+Free = tuple[tuple[str, int], ...]  # tracks that are still busy, and for how long from now
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Nested:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One computation's run from given lanes: its length, the lanes it leaves busy, what happened, and sums of it."""
+    """One computation's run from given tracks: its length, the tracks it leaves busy, what happened, and sums of it."""
 
     length: int = 0
     free: Free = ()
@@ -63,9 +63,9 @@ class Run:
 
 @dataclass(slots=True)
 class Player:
-    """Runs instruction streams, each from the same lanes once.
+    """Runs instruction streams, each from the same tracks once.
 
-    `slowdown`: how many times as long a matmul takes while one of the lanes `beside` it is busy.
+    `slowdown`: how many times as long a matmul takes while one of the tracks `beside` it is busy.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -82,13 +82,14 @@ class Player:
 
 
 class _Replay:
-    """A run in progress: the clock and its lanes, and which transfers are on their way."""
+    """A run in progress: the clock and its tracks, and which transfers are on their way."""
 
     def __init__(self, player: Player, clock: Clock[str, int]) -> None:
         self.player = player
         self.clock = clock
         self.pending: dict[str, list[Event]] = {}
         self.sent: list[Event] = []  # transfers of collectives that may still be on their way
+        self.shown: dict[str, int] = {}  # until when each lane is shown as busy
         self.made = Run()
 
     def run(self, stream: InstructionStream, last: bool) -> Run:
@@ -138,14 +139,15 @@ class _Replay:
         sums = self.made.sums
         for transfer in step.transfers:
             issued = self.clock.now
-            start = self.clock.send(transfer.lanes, transfer.femtoseconds)
+            start = self.clock.send(transfer.tracks, transfer.femtoseconds)
             kind = "transfer" if transfer.remote else "copy"
             for lane in transfer.lanes:
                 event = Event(transfer.name, lane, kind, start, transfer.femtoseconds, issued, transfer)
                 if event.length:
                     self.made.events.append(event)
                     sums["events",] += 1
-                    sums["lane", lane] += event.length
+                    sums["lane", lane] += max(0, event.end - max(start, self.shown.get(lane, 0)))
+                    self.shown[lane] = max(event.end, self.shown.get(lane, 0))
             event = Event(transfer.name, "", kind, start, transfer.femtoseconds, issued, transfer)
             self.pending.setdefault(step.name, []).append(event)
             sums[f"all {kind}",] += transfer.femtoseconds
@@ -171,7 +173,7 @@ class _Replay:
         for event in self.sent:
             shared = min(event.end, awaited.end) - max(event.start, began)
             transfer = event.transfer
-            if shared > 0 and transfer and transfer.collective and set(transfer.lanes) & set(awaited.transfer.lanes):
+            if shared > 0 and transfer and transfer.collective and set(transfer.tracks) & set(awaited.transfer.tracks):
                 self.made.sums["exposed", transfer.collective.computation, event.name] += shared
 
     def _enter(self, step: Enter) -> None:

@@ -11,7 +11,7 @@ from typing import assert_never
 import numpy as np
 
 from shardwise.chips import Hardware, Memory, Switch, Torus
-from shardwise.chips.crowds import Loads, ends_of, link_loads, over_chips
+from shardwise.chips.crowds import Loads, ends_of, link_loads, links_of, over_chips
 from shardwise.chips.hops import closes_to_a_ring, ring_hop
 from shardwise.chips.links import COLLECTIVES, Pricer, Route, pricer, ringed, torus_routes
 from shardwise.chips.network import network_speed
@@ -29,11 +29,15 @@ SHARED, NVLINK, NETWORK = "shared memory", "nvlink out", "network out"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The lanes that one transfer keeps busy, and for how long; what had to be assumed of it."""
+    """The lanes that one transfer keeps busy, and for how long; what had to be assumed of it.
+
+    Of a permutation that is followed from chip to chip also the `links`, each way of each a bit (`links_of`).
+    """
 
     lanes: tuple[str, ...]
     seconds: float
     assumed: str = ""
+    links: int = 0
 
 
 def traffic(
@@ -195,6 +199,7 @@ def _permute(
     link = torus.bytes_per_s.value / per_chip
     rings = tuple(name in table and closes_to_a_ring(table[name], link) for name in mesh.names)
     loads, far = _along_axes(collective.groups, mesh, rings)
+    links = 0 if site is None else links_of(collective.groups, site)
     places = [(axis, mesh.names.index(axis)) for axis in collective.axes]
     lanes = tuple(f"{axis}{way}" for axis, place in places for way, load in zip("+-", loads[place], strict=True) if load)
     if site is not None:
@@ -206,7 +211,7 @@ def _permute(
         strides = {axis: max(1, table[axis].hops // max(reach, 1)) for axis, reach in reaches.items()}
         hops = sum(far[place] * strides[axis] for axis, place in places)
         worst = max(max(loads[place]) * strides[axis] for axis, place in places)
-    return Traffic(lanes, torus.hop_seconds.value * hops + worst * collective.held_bytes / link)
+    return Traffic(lanes, torus.hop_seconds.value * hops + worst * collective.held_bytes / link, links=links)
 
 
 @functools.lru_cache(maxsize=1024)
