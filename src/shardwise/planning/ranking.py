@@ -13,6 +13,7 @@ from shardwise import views
 from shardwise.errors import LayoutError, PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.notation import Operand
+from shardwise.planning.assembling import exchanged
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.choosing import Fusing, overlapped
 from shardwise.planning.prices import Costs
@@ -86,8 +87,11 @@ def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
     # What stands between arrows must be passed: each stage is planned by itself, the combinations are the candidates.
     stages = [*task.equation.via, task.equation.result]
     first = programs_of(task, costs, task.equation.operands, stages[0], KEPT)
+    programs = dict.fromkeys(first.found)
+    if task.hardware.compiler is not None:  # else a step takes as long as by itself
+        programs |= dict.fromkeys(other for program in first.found for other in exchanged(program))
     # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
-    every = (priced(program, costs, task) for program in first.found)
+    every = (priced(program, costs, task) for program in programs)
     ranked = tuple(candidate for candidate in every if fits(task, candidate))
     whole, floor = first.whole, first.floor_seconds
     for stage in stages[1:]:
@@ -104,7 +108,7 @@ def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
                 f"no program that goes on to {stage} fits in {task.memory_limit:,.0f} bytes of memory a device: "
                 f"{would:,.0f} bytes would do"
             )
-    return Ranking(task, tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds)), whole, floor)
+    return Ranking(task, tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds)[:KEPT]), whole, floor)
 
 
 def _all_gathered(task: Problem, costs: Costs, like: Program) -> Iterator[Candidate]:
