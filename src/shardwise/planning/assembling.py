@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from shardwise.mesh import Mesh
@@ -12,7 +10,7 @@ from shardwise.planning.graph import State, Vertex, step_of
 from shardwise.planning.orders import Leaf
 from shardwise.planning.search import Found, Joined, Label, Moved
 from shardwise.program import Program
-from shardwise.steps import AllGather, AllToAll, Einsum, Slice, Step, consumed, touched
+from shardwise.steps import Einsum, Step
 
 
 def assembled(found: Found, root: Any, operands: tuple[Operand, ...], names: list[str], result: Operand, mesh: Mesh) -> Program:
@@ -50,29 +48,6 @@ def assembled(found: Found, root: Any, operands: tuple[Operand, ...], names: lis
         rest = rest.link.label
     inputs = tuple((name, operand.layout) for name, operand in zip(names, operands, strict=True))
     return Program(mesh, inputs, tuple(steps), output)
-
-
-def exchanged(program: Program) -> Iterator[Program]:
-    """The program with one all-to-all instead of a gather, and the slice of another dimension that follows it.
-
-    Both lead from one layout to another, and a search keeps the one that takes less by itself: what stands around them may say
-    otherwise.
-
-    >>> from shardwise.layout import Layout
-    >>> steps = (AllGather("A", "J", ("x",)), Slice("A", "I", ("x",)))
-    >>> slow = Program(Mesh.parse("x=4"), (("A", Layout.parse("I, J_x")),), steps, "A")
-    >>> [each.steps for each in exchanged(slow)]
-    [(AllToAll(array='A', source_dim='J', target_dim='I', axes=('x',)),)]
-    """
-    for number, step in enumerate(program.steps):
-        if not isinstance(step, AllGather):
-            continue
-        rest = program.steps[number + 1 :]
-        place = next((k for k, each in enumerate(rest) if step.array in (*consumed(each), touched(each))), len(rest))
-        cut = rest[place] if place < len(rest) else None
-        if isinstance(cut, Slice) and cut.axes == step.axes and cut.dim != step.dim:
-            moved = AllToAll(step.array, step.dim, cut.dim, step.axes)
-            yield replace(program, steps=(*program.steps[:number], moved, *rest[:place], *rest[place + 1 :]))
 
 
 def passes(found: Found) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from shardwise.layout import Layout
 from shardwise.planning.prices import Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.schedule.events import Events, Send
+from shardwise.schedule.fused import cut_along
 from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
@@ -28,15 +29,15 @@ class _LocalMatmul:
     operands: tuple[tuple[frozenset[str], float], ...]
     out: tuple[frozenset[str], float]
 
-    def seconds(self, costs: Costs, dim: str, share: float, adds: bool, is_next: bool = True) -> float:
-        """Seconds of the part of the matmul that one share of `dim` takes; `adds` where it is added to a sum."""
+    def seconds(self, costs: Costs, shares: Mapping[str, float], adds: bool, is_next: bool = True) -> float:
+        """Seconds of the part of the matmul that takes so much of each dimension; `adds` where it is added to a sum."""
 
         def moved(array: tuple[frozenset[str], float]) -> float:
-            return array[1] * (share if dim in array[0] else 1.0)
+            return array[1] * math.prod([share for dim, share in shares.items() if dim in array[0]])
 
         read, made = sum(map(moved, self.operands)), moved(self.out)
         added = made if adds and not costs.holds(made) else 0.0
-        seconds = costs.einsum(self.flops * share, read + added, made, is_next)
+        seconds = costs.einsum(self.flops * math.prod(shares.values()), read + added, made, is_next)
         return costs.arithmetic.name("T", seconds, "s", "a matmul, its arrays by their bytes")
 
     @property
@@ -114,26 +115,27 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
                 if parts > 1 and not joined:
                     return parts * multiply(share / parts)
                 copied = costs.cut(local.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
-                return local.seconds(costs, gather.dim, share / n, adds) + copied
+                return local.seconds(costs, {gather.dim: share / n}, adds) + copied
 
             events = gather_matmul(n, way, chunks, chunks)
             return _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops / n)
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
-            local = _local_matmul(einsum, costs, sizes, before)
+            local, (along, _) = _local_matmul(einsum, costs, sizes, before), cut_along(step, before, sizes, costs.mesh)
 
             def multiply(share: float, parts: int = 1) -> float:
                 added = costs.copy(local.out[1] * share / n) if local.is_batched and costs.hardware.compiler else 0.0
-                return local.seconds(costs, scatter.dim, share / n, adds=True) + added
+                shares = {scatter.dim: share / n} if along == scatter.dim else {scatter.dim: 1 / n, along: share}
+                return local.seconds(costs, shares, adds=True) + added
 
             events, block, each = matmul_scatter(n, way, chunks, 2 * chunks), local.out[1] / n, local.flops / n
             ring = _ring(events, 2 * chunks, costs, scatter.axes, way, block, local.flops, multiply, flops_of_block=each)
             return replace(ring, laid=local.laid(costs, scatter.dim))
         case EinsumGather(einsum, gather, way, chunks):
-            local = _local_matmul(einsum, costs, sizes, before)
+            local, (along, _) = _local_matmul(einsum, costs, sizes, before), cut_along(step, before, sizes, costs.mesh)
 
-            def multiply(share: float, parts: int = 1) -> float:  # cut where the least is read again
-                return min(local.seconds(costs, dim, share, adds=False, is_next=False) for dim in einsum.dims)
+            def multiply(share: float, parts: int = 1) -> float:
+                return local.seconds(costs, {along: share}, adds=False, is_next=False)
 
             events, block = matmul_gather(costs.mesh.extent(gather.axes), way, chunks, chunks), local.out[1]
             ring = _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops)
@@ -192,7 +194,7 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, b
         return send.turn.hops(k) * costs.arithmetic.name("H", hops[k].seconds(blocks[k]), "s", f"a hop over {lanes[k]}")
 
     events = rotate_matmul(grid.sizes)
-    one = local.seconds(costs, gathers[0].dim, 1 / grid.steps, adds=True)
+    one = local.seconds(costs, {gathers[0].dim: 1 / grid.steps}, adds=True)
     moving = costs.arithmetic.total(moved(1.0, event) for event in events if isinstance(event, Send))
     hidden = all(hop.asynchronous for hop in hops) and not isinstance(costs.hardware.links, Memory)
     links = Links(moved, slowdown=costs.hardware.slowdown) if hidden else ASIDE

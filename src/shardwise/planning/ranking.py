@@ -13,15 +13,16 @@ from shardwise import views
 from shardwise.errors import LayoutError, PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.notation import Operand
-from shardwise.planning.assembling import exchanged
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.choosing import Fusing, overlapped
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
+from shardwise.planning.shortcuts import shortcuts
 from shardwise.planning.stages import Programs, programs_of
 from shardwise.program import Program
 from shardwise.steps import WAYS, AllGather, Einsum, GatherEinsum, Step, moved_axes
 
+SHORTENED = 3  # of the first programs that a search finds, those of which shorter ones are looked at
 REMEMBERED = 32  # problems; of thousands of devices a ranking may take megabytes
 
 
@@ -88,8 +89,8 @@ def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
     stages = [*task.equation.via, task.equation.result]
     first = programs_of(task, costs, task.equation.operands, stages[0], KEPT)
     programs = dict.fromkeys(first.found)
-    if task.hardware.compiler is not None:  # else a step takes as long as by itself
-        programs |= dict.fromkeys(other for program in first.found for other in exchanged(program))
+    if task.hardware.compiler is not None and not task.exact:  # else a step takes as long as by itself
+        programs |= dict.fromkeys(other for program in first.found[:SHORTENED] for other in shortcuts(program))
     # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
     every = (priced(program, costs, task) for program in programs)
     ranked = tuple(candidate for candidate in every if fits(task, candidate))

@@ -52,17 +52,22 @@ def scheduled(
         shape = block.shard_shape(sizes, mesh)
         width = shape[block.names.index(gather.dim)]
         return Scheduled(gather_matmul(n, step.way, step.chunks, width), gather.dim, width, math.prod(shape))
+    moved, make = (step.scatter, matmul_scatter) if isinstance(step, EinsumScatter) else (step.gather, matmul_gather)
+    along, block_sizes = cut_along(step, layouts, sizes, mesh)
+    events = make(mesh.extent(moved.axes), step.way, step.chunks, block_sizes[along])
+    return Scheduled(events, along, block_sizes[along], math.prod(block_sizes[dim] for dim in step.einsum.dims))
+
+
+def cut_along(
+    step: EinsumScatter | EinsumGather, layouts: Mapping[str, Layout], sizes: Mapping[str, int], mesh: Mesh
+) -> tuple[str, dict[str, int]]:  # fmt: skip
+    """Along which dimension the blocks of a ring are cut that makes what it sends, and a block's sizes."""
     moved = step.scatter if isinstance(step, EinsumScatter) else step.gather
-    n, out = mesh.extent(moved.axes), step.einsum.dims
     terms, block_sizes = _local(step.einsum, moved.dim, layouts, sizes, mesh)
-    if isinstance(step, EinsumScatter):
-        block_sizes[moved.dim] //= n
-        along = scattered_along(out, [terms], block_sizes, moved.dim, step.way, step.chunks)
-        events = matmul_scatter(n, step.way, step.chunks, block_sizes[along])
-    else:
-        along = least_read_again(out, [terms], block_sizes, moved.dim, step.chunks)
-        events = matmul_gather(n, step.way, step.chunks, block_sizes[along])
-    return Scheduled(events, along, block_sizes[along], math.prod(block_sizes[dim] for dim in out))
+    if isinstance(step, EinsumGather):
+        return least_read_again(step.einsum.dims, [terms], block_sizes, moved.dim, step.chunks), block_sizes
+    block_sizes[moved.dim] //= mesh.extent(moved.axes)
+    return scattered_along(step.einsum.dims, [terms], block_sizes, moved.dim, step.way, step.chunks), block_sizes
 
 
 def scattered_along(
