@@ -1,0 +1,80 @@
+"""Other ways between two layouts that a program passes: one move, or a permute and a move, instead of several moves.
+
+A search adds up what moves take by themselves, and finds the best program through each layout. Where a step stands may make it
+slower or faster: a gather and a slice that ends a program take longer than the all-to-all between the same layouts, and a
+permute that is followed link by link may take less.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwise.planning.graph import Move, State, arrangements, graph_of, permute, state_of, step_of
+from shardwise.program import Program
+from shardwise.steps import Einsum, Step, touched
+
+Path = tuple[Move, ...]
+
+
+def shortcuts(program: Program) -> Iterator[Program]:
+    """The program with some moves of an array replaced by at most two, of which one is a permute.
+
+    >>> from shardwise.layout import Layout
+    >>> from shardwise.mesh import Mesh
+    >>> from shardwise.steps import AllGather, Slice
+    >>> steps = (AllGather("A", "J", ("x",)), Slice("A", "I", ("x",)))
+    >>> slow = Program(Mesh.parse("x=4"), (("A", Layout.parse("I, J_x")),), steps, "A")
+    >>> [each.steps for each in shortcuts(slow)]
+    [(AllToAll(array='A', source_dim='J', target_dim='I', axes=('x',)),)]
+    """
+    states = program.states()
+    for first, last in _runs(program.steps):
+        array = touched(program.steps[first])
+        names = states[first][array].names
+        passed = [state_of(layouts[array]) for layouts in states[first : last + 1]]
+        for start, end in itertools.combinations(range(len(passed)), 2):
+            if end - start < 2:
+                continue
+            for path in _paths(passed[start], passed[end], program.mesh.axes):
+                before = (passed[start], *(move.after for move in path))
+                steps = [step_of(move, state, array, names, program.mesh) for move, state in zip(path, before, strict=False)]
+                if len(steps) < end - start or steps != list(program.steps[first + start : first + end]):
+                    yield replace(
+                        program, steps=(*program.steps[: first + start], *steps, *program.steps[first + end :])
+                    )  # fmt: skip
+
+
+def _runs(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:
+    """The first and the last place, exclusive, of moves of one array after each other."""
+    for array, places in itertools.groupby(
+        range(len(steps)), lambda k: None if isinstance(steps[k], Einsum) else touched(steps[k])
+    ):
+        run = list(places)
+        if array is not None and len(run) > 1:
+            yield run[0], run[-1] + 1
+
+
+@functools.lru_cache(maxsize=4096)
+def _paths(before: State, after: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Path, ...]:
+    """One move from a layout to another, and a permute and one move, in either order."""
+    axes = tuple(name for name, size in mesh_axes if size > 1)
+    sizes = tuple((name, size) for name, size in mesh_axes if size > 1)
+    graph = graph_of(axes)
+
+    def moves(state: State) -> Iterator[Move]:
+        return (arc.move for arc in graph.arcs(graph.vertex(state)))
+
+    def arranged(state: State) -> Iterator[State]:
+        return ((dims, state[1]) for dims in arrangements(state, sizes) if dims != state[0])
+
+    found = [(move,) for move in moves(before) if move.after == after]
+    found += [(permute(before, after, axes),) for other in arranged(before) if other == after]
+    found += [
+        (permute(before, middle, axes), move) for middle in arranged(before) for move in moves(middle) if move.after == after
+    ]
+    around = set(arranged(after))
+    found += [(move, permute(move.after, after, axes)) for move in moves(before) if move.after in around]
+    return tuple(found)
