@@ -33,7 +33,7 @@ from shardwise.errors import CompileError, ShardwiseError
 from shardwise.planning.agreement import ALL, CLOSE, FILE, SMALL, kind_of
 from shardwise.planning.explain import summary
 from shardwise.planning.ranking import Candidate
-from shardwise.steps import Automatic, Fused
+from shardwise.steps import Automatic
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 COUNT, SEED = 340, 0
@@ -166,7 +166,7 @@ def tried_of(candidate: Candidate, audit: Any) -> Tried:
     own = any(isinstance(step, Automatic) for step in steps)
     estimate = None if own else round(1e6 * candidate.estimate.seconds, 2)
     compiled = round(1e6 * audit.timeline().step_seconds, 2)
-    return Tried(summary(candidate.program), estimate, compiled, any(isinstance(step, Fused) for step in steps))
+    return Tried(summary(candidate.program), estimate, compiled, candidate.program.overlaps)
 
 
 def row_of(facts: dict[str, Any]) -> Row:

@@ -81,6 +81,11 @@ class Program:
         """The layout of the output."""
         return self.states()[-1][self.output]
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a step is fused, so that transfers run behind its matmul."""
+        return any(isinstance(step, Fused) for step in self.steps)
+
     def __str__(self) -> str:
         states = self.states()
         lines = [f"{name}{layout}" for name, layout in self.inputs]

@@ -14,7 +14,6 @@ from shardwise.planning import agreement
 from shardwise.planning.agreement import FILE, kind_of
 from shardwise.planning.explain import facts, ranking_rows
 from shardwise.planning.ranking import Candidate, Ranking
-from shardwise.steps import Fused
 
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"
 SIZES = {"I": 16384, "J": 1024, "K": 2048}
@@ -36,7 +35,7 @@ def figures(monkeypatch):
 def test_behind_each_estimate_stands_how_near_its_kind_came(figures):
     plan = planned("v5e:2x4")
     for candidate, row in zip(plan, ranking_rows(plan)[1:], strict=True):
-        fused = any(isinstance(step, Fused) for step in candidate.program.steps)
+        fused = candidate.program.overlaps
         assert row[1].endswith(" (6/9)" if fused else " (17/20)")
     text = plan.explain()
     assert "held-out cases of this kind; of it" in text

@@ -26,7 +26,7 @@ from shardwise.planning.prices import NEXT, STARTING, Costs
 from shardwise.planning.problem import problem
 from shardwise.planning.ranking import Ranking, rank
 from shardwise.planning.step_cost import einsum_flops
-from shardwise.steps import Fused, moved_axes
+from shardwise.steps import moved_axes
 from shardwise.units import bytes_text, seconds_text
 
 randoms = st.randoms(use_true_random=False)
@@ -217,7 +217,7 @@ def test_an_estimate_adds_up(random):
         assert cost.peak_memory_bytes >= held
         assert cost.redundancy >= 1 - 1e-12
         assert (cost.total_wire_bytes > 0) <= any(moved_axes(step) for step in program.steps)
-        hides = any(isinstance(step, Fused) for step in program.steps) or any(step.beside for step in cost.steps)
+        hides = program.overlaps or any(step.beside for step in cost.steps)
         assert 0 <= cost.exposed_fraction <= 1
         assert hides or cost.exposed_fraction == pytest.approx(1.0 if cost.communication_seconds else 0.0)
 

@@ -213,7 +213,7 @@ def drawn_candidates(random: Random, overlap: bool | str = True) -> list[tuple[C
         found = rank(task)
     except PlanError:
         return []
-    fused = [each for each in found if any(isinstance(step, Fused) for step in each.program.steps)]
+    fused = [each for each in found if each.program.overlaps]
     return [(each, each.estimate, estimate(unfused(each.program), costs_of(task), case.sizes)) for each in fused]
 
 
@@ -297,7 +297,7 @@ def test_simulated_devices_hide_nothing_and_no_ring_is_chosen(text: str, factor:
 def test_where_products_are_large_transfers_hide_behind_them(text: str, sizes: dict[str, int]):
     for chip, most in (("tpu-v5e", 0.1), ("tpu-v5p", 0.3)):  # the latter's compiler starts transfers late
         chosen = sw.plan(text, sizes=sizes, mesh="x=8", hardware=f"{chip.removeprefix('tpu-')}:{SLICES[chip]}").best
-        assert any(isinstance(step, Fused) for step in chosen.program.steps)
+        assert chosen.program.overlaps
         assert chosen.estimate.exposed_fraction < most
 
 

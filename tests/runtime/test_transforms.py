@@ -22,7 +22,7 @@ from shardwise.planning.problem import problem
 from shardwise.planning.ranking import rank
 from shardwise.program import Program
 from shardwise.runtime.execute import planned_function
-from shardwise.steps import EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum
+from shardwise.steps import EinsumGather, EinsumScatter, GatherEinsum, RotateEinsum
 
 pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
 
@@ -44,7 +44,7 @@ class Equation:
             for dtype in ("float32", "bfloat16"):
                 task = problem(equation, dict(self.planned), self.mesh, chip, dtype, overlap=self.overlap)
                 best = rank(task)[0].program
-                if any(isinstance(step, Fused) for step in best.steps):
+                if best.overlaps:
                     found[best.steps] = best
         return list(found.values())
 

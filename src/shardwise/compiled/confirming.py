@@ -22,7 +22,7 @@ from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program
 from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.execute import planned_function
-from shardwise.steps import Automatic, Fused
+from shardwise.steps import Automatic
 
 CONFIRMED = 3  # of the cheapest candidates; and the cheapest with and without overlap, where they are not among these
 
@@ -54,7 +54,7 @@ def tried(task: Problem, candidates: Sequence[Candidate], on: Any) -> list[tuple
 
 def first_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The cheapest, and the cheapest with and without a transfer behind a matmul."""
-    is_fused = [any(isinstance(step, Fused) for step in candidate.program.steps) for candidate in candidates]
+    is_fused = [candidate.program.overlaps for candidate in candidates]
     places = [*range(min(CONFIRMED, len(candidates))), *(is_fused.index(each) for each in (True, False) if each in is_fused)]
     return [candidates[place] for place in dict.fromkeys(places)]
 

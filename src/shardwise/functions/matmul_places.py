@@ -301,7 +301,7 @@ class _Planning:
             if each is None or plain is None:
                 continue
             program = in_background(each.program, posed.sizes, posed.accumulated or posed.dtype)
-            if _overlaps(program) and program not in made:
+            if program.overlaps and program not in made:
                 made.add(program)
                 yield replace(
                     place, task=task, candidate=each, program=program, seconds=each.seconds, plain_seconds=plain.seconds,
@@ -404,7 +404,7 @@ def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned |
         ahead = in_background(best.program, posed.sizes, dtype, gathers=True)
         gathering = ahead if ahead not in found else None
         found.append(ahead)
-    return _Planned(task, best, plain, tuple(filter(_overlaps, dict.fromkeys(found))), gathering)
+    return _Planned(task, best, plain, tuple(each for each in dict.fromkeys(found) if each.overlaps), gathering)
 
 
 def _unplanned(posed: _Posed) -> str | None:
@@ -417,7 +417,7 @@ def _unplanned(posed: _Posed) -> str | None:
 def _fastest(found: Ranking) -> Candidate:
     """The fastest program, or one nearly as fast in which a transfer runs behind a matmul: a whole step waits less for that."""
     near = (each for each in found if each.seconds <= NEARLY * found.best.seconds)
-    return next((each for each in near if _overlaps(each.program)), found.best)
+    return next((each for each in near if each.program.overlaps), found.best)
 
 
 def _multiplies_first(candidate: Candidate) -> bool:
@@ -427,7 +427,3 @@ def _multiplies_first(candidate: Candidate) -> bool:
 def _is_background(step: Step) -> bool:
     """Whether it is a collective by permutes, which run behind whatever comes next."""
     return isinstance(step, EinsumGather | EinsumScatter) and len(step.einsum.operands) == 1
-
-
-def _overlaps(program: Program) -> bool:
-    return any(isinstance(step, Fused) for step in program.steps)

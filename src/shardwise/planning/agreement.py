@@ -16,7 +16,6 @@ from shardwise.chips import Calibration, Memory, Switch
 from shardwise.errors import counted
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate, Ranking
-from shardwise.steps import Fused
 
 CLOSE = 0.2  # an estimate is near that is no further from the timeline than this share of it
 FEW = 5  # cases of a kind: where it has fewer, those of all TPUs are told instead
@@ -52,7 +51,7 @@ def held_out(task: Problem, candidate: Candidate) -> tuple[int, int] | None:
     """
     if not candidate.is_estimated or not candidate.program.steps:
         return None
-    fused = any(isinstance(step, Fused) for step in candidate.program.steps)
+    fused = candidate.program.overlaps
     if task.hardware.compiler is None or (task.topology is not None and task.topology.slices > 1):
         return None  # no case over several slices was compiled to be held out
     kinds, chips = _kinds(), chips_of(task)

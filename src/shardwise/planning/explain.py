@@ -155,6 +155,9 @@ def _ranking(ranked: Ranking) -> list[str]:
 
 def _said(best: Candidate, other: Candidate) -> str:
     """What a candidate loses: by runs or compiled schedules where both are known, else by the estimates."""
+    ratio = other.estimate.seconds / best.estimate.seconds if best.estimate.seconds else 1.0
+    if best.is_estimated and ratio < 0.9995 and other.program.overlaps > best.program.overlaps:
+        return f"{ratio:.2f}x the time by overlapping: such estimates err by more"
     if best.is_estimated:
         return loses(best.estimate, other.estimate)
     measured = best.measured_seconds is not None

@@ -22,6 +22,9 @@ from shardwise.planning.stages import Programs, programs_of
 from shardwise.program import Program
 from shardwise.steps import WAYS, AllGather, Einsum, GatherEinsum, Step, moved_axes
 
+# Of 870 random problems on five TPUs the choice takes 3.2 % longer than the best that was compiled if estimates alone say which
+# is first; 2.7 % so, and twelve take more than 1.5 times as long, or eight. Estimates of what overlaps err more.
+OVERLAPPED = 1.08
 SHORTENED = 3  # of the first programs that a search finds, those of which shorter ones are looked at
 REMEMBERED = 32  # problems; of thousands of devices a ranking may take megabytes
 
@@ -44,6 +47,8 @@ def ranked(task: Problem) -> Ranking:
 def ranking(task: Problem) -> Ranking:
     """Every candidate program, cheapest first; and whether all programs were searched.
 
+    Those that overlap stand as if they took `OVERLAPPED` times as long, on chips whose compiler is known.
+
     Raises:
         PlanError: as `rank`.
     """
@@ -60,8 +65,14 @@ def ranking(task: Problem) -> Ranking:
         raise fault
     # Where transfers hide behind nothing, who asks for a ring is to see the one that gathers and multiplies.
     first = _is_ring if task.hardware.shared and task.overlap in WAYS else lambda _: True
-    best = tuple(sorted(found, key=lambda each: (not first(each.program), each.estimate.seconds))[:KEPT])
+    best = tuple(sorted(found, key=lambda each: (not first(each.program), _promised(each, costs)))[:KEPT])
     return Ranking(task, best, plain.searched_all and sources.searched_all, min(plain.floor_seconds, sources.floor_seconds))
+
+
+def _promised(candidate: Candidate, costs: Costs) -> float:
+    """The seconds by which a candidate is ranked: one that overlaps has to promise more than its estimates are often off by."""
+    wary = costs.hardware.compiler is not None and candidate.program.overlaps
+    return candidate.estimate.seconds * (OVERLAPPED if wary else 1.0)
 
 
 def _is_ring(program: Program) -> bool:
