@@ -126,8 +126,13 @@ def _beside(cost: StepCost, seconds: float, label: str, costs: Costs) -> StepCos
 
 
 def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs) -> float:
-    """Seconds of a slice: none where a matmul or another slice reads what is kept."""
+    """Seconds of a slice: none where a matmul or another slice reads what is kept.
+
+    Through the rows of tiles it is copied for a matmul too: where the first dimension of three lies there in memory.
+    """
     sent = {part.array for part in collectives_of(taker)} if isinstance(taker, Fused) else set()
+    if bytes_.blocks.tiles == "rows" and not isinstance(taker, Slice):
+        return costs.cut_out(bytes_.made, bytes_.blocks)
     if isinstance(taker, Slice | Einsum) or (isinstance(taker, Fused) and step.array not in sent):
         return 0.0
     return costs.cut_out(bytes_.made, bytes_.blocks)

@@ -63,7 +63,10 @@ class Ground:
         known = self._prices.get(key)
         if known is None:
             costs = self.costs
-            price = costs.slice(made) if name == "slice" else costs.collective(name, axes, took, made, blocks)
+            if name == "slice":
+                price = costs.cut_out(made, blocks) if blocks.tiles == "rows" else costs.slice(made)
+            else:
+                price = costs.collective(name, axes, took, made, blocks)
             known = self._prices[key] = price + STEP_SECONDS
         return known
 

@@ -179,8 +179,8 @@ def blocks_of(
             joins, cuts, parts = _place(dim, len(made)), _place(target, len(made)), size[target] // max(1, made[target])
             narrow = len(made) > 1 and min(size[-2], made[-2]) % LANES > 0
             return Blocks(first, target_first, tiles, deep, held != order, padded, 0, 0, joins, cuts, parts, narrow)
-        case _:
-            tiles = "whole"
+        case _:  # a slice of what memory holds in another order, along a dimension before the last two, goes through its rows
+            tiles = "rows" if dim == len(order) - 2 and dims[0] < dim else "whole"
     return Blocks(first, target_first, tiles, deep, held != order, padded)
 
 
