@@ -51,21 +51,38 @@ def copies_of(joined: Place, cut: Place, deep: bool, narrow: bool, around: Aroun
 
 
 def are_transposed(
-    joined: Place, cut: Place, deep: bool, parts: int, array_bytes: float, compiler: Compiler, read: bool
+    joined: Place, cut: Place, deep: bool, narrow: bool, parts: int, array_bytes: float, compiler: Compiler, read: bool
 ) -> bool:  # fmt: skip
     """Whether an all-to-all is told of its blocks as a dimension of their own, so that they are transposed, and not spread.
 
-    What is joined along the lanes and cut along an outer dimension arrives in blocks that the compilers spread over memory.
-    Transposing them is faster where a matmul reads the result, and where they are two, or the chip transposes about as fast as
-    it copies. Of 120 compiled ones of 1 to 134 MB on five chips, alone and before a matmul, those that are told so are 1.3
-    times as fast in the median, at most 3.5 times, the slowest 0.91.
+    What is joined along the lanes and cut along another dimension of three arrives in blocks that the compilers spread over
+    memory. Transposing them is faster where a matmul reads the result, where they are two, or narrow rows, and on a chip that
+    transposes about as fast as it copies. Of 250 compiled ones of 1 to 134 MB on five chips, alone and beside a matmul, those
+    that are told so are 1.3 times as fast in the median, at most 3.5 times, the slowest 0.91.
 
     Args:
         read: whether a matmul reads what it makes.
     """
-    if (joined, cut, deep) != ("lanes", "outer", True):
+    if joined != "lanes" or cut == "lanes" or not deep:
         return False
-    return read or parts == 2 or ABOUT * compiler.transposes(array_bytes) >= compiler.copied_bytes_per_s.value
+    if read or parts == 2 or (narrow and cut == "rows"):
+        return True
+    return ABOUT * compiler.transposes(array_bytes) >= compiler.copied_bytes_per_s.value
+
+
+def transposed_copies(cut: Place, narrow: bool, kept: bool, around: Around) -> Copies:
+    """What an all-to-all copies that is told of its blocks; `kept` says whether the chip's own memory has room for them.
+
+    >>> transposed_copies("outer", narrow=False, kept=False, around="alone")
+    Copies(plain=1, transposed=1, spread=0)
+    """
+    if around == "read":
+        return Copies(1, 1) if cut == "rows" else Copies(1)
+    if cut == "outer":
+        return Copies(0 if kept else 1, 1) if around == "alone" else Copies(1)
+    if around == "alone":
+        return Copies(1, 1) if narrow else Copies(0 if kept else 1, 2)
+    return Copies(1, 1 if narrow else 2)
 
 
 ABOUT = 1.5  # times as fast copies are at most on a chip that transposes about as fast: v5p and v7x copy 1.7 and 2.3 times so

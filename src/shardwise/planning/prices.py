@@ -15,7 +15,7 @@ from shardwise.chips.network import network_bytes
 from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.exchanges import Around, copies_of
+from shardwise.planning.exchanges import Around, copies_of, transposed_copies
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
 from shardwise.steps import CollectiveKind, Way
 
@@ -220,14 +220,14 @@ class Costs:
             return 0.0
         if self.hardware.devices_per_chip > 1 and array_bytes > compiler.near_bytes.value:
             return 0.0
-        if around != "made" and blocks.are_transposed(array_bytes, compiler, around == "read"):
-            kept = array_bytes <= compiler.kept_bytes.value
-            transposed = self.transposed(array_bytes) if around == "alone" else 0.0
-            copied = 0.0 if kept and around == "alone" else self.copy(array_bytes)
-            return self.arithmetic.longest(transposed + copied, compiler.least_copy_seconds.value)
+        kept = array_bytes <= compiler.kept_bytes.value
+        if blocks.are_transposed(array_bytes, compiler, around == "read"):
+            plain, transposed, _ = transposed_copies(blocks.cuts, blocks.narrow, kept, around)
+            seconds = plain * self.copy(array_bytes) + transposed * self.transposed(array_bytes)
+            return self.arithmetic.longest(seconds, compiler.least_copy_seconds.value)
         plain, transposed, spread = copies_of(blocks.joins, blocks.cuts, blocks.deep, blocks.narrow, around)
         written, slow = 0.0, max(1.0, FEW / blocks.parts)
-        if array_bytes <= compiler.kept_bytes.value and plain > 1:
+        if kept and plain > 1:
             plain, written = plain - 1, self._memory(0.0, array_bytes)
         if array_bytes <= compiler.kept_bytes.value / (2 if blocks.deep else 1):
             transposed -= 1 if transposed > 1 and not (blocks.deep and around == "alone") else 0

@@ -61,7 +61,8 @@ class Blocks(NamedTuple):
 
     def are_transposed(self, array_bytes: float, compiler: Compiler, read: bool) -> bool:
         """Whether the blocks of an all-to-all are transposed, and not spread; `read` whether a matmul reads what it makes."""
-        return are_transposed(self.joins, self.cuts, self.deep, self.parts, array_bytes, compiler, read)
+        place = self.joins, self.cuts, self.deep, self.narrow
+        return are_transposed(*place, self.parts, array_bytes, compiler, read)
 
     @property
     def splits_rows(self) -> bool:
