@@ -282,6 +282,9 @@ class Costs:
                 return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.transposed_bytes_per_s.value
             case "all-gather", "lanes" | "torn":
                 return self.transposed(room)
+            case _, "rows" if blocks.transposed:  # put together first: the chip's own memory has to have room for both
+                speed = compiler.transposes(2 * room)
+                return room * self.hardware.sharers(self.mesh) / speed + self._memory(0.0, room)
             case _ if blocks.transposed:
                 return self.transposed(room)
             case "all-to-all", _:
