@@ -15,15 +15,16 @@ import shardwise as sw
 from benchmarks.equations import random_case
 from shardwise.chips.hops import Hop
 from shardwise.errors import HardwareError, MeshError, PlanError
+from shardwise.notation import parse
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import names_of
 from shardwise.planning.problem import OVERLAPS, costs_of, problem
 from shardwise.planning.ranking import Candidate, rank
-from shardwise.program import unfused
+from shardwise.program import Program, unfused
 from shardwise.schedule.events import Events, Send, unrolled
 from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.schedule.play import Links, Played, play
-from shardwise.steps import Fused
+from shardwise.steps import AllGather, Einsum, EinsumGather, Fused
 
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"
 UP = "A[I_x, J] · B[J, K_x] -> C[I, K_x]"
@@ -350,3 +351,13 @@ def test_a_mesh_larger_than_the_topology_is_refused():
 def test_an_unknown_topology_is_refused(text: str):
     with pytest.raises(HardwareError):
         sw.plan(RS, sizes=LARGE, mesh="x=8", hardware=text)
+
+
+@pytest.mark.parametrize(("rows", "again"), [(24576, False), (24072, True)])
+def test_parts_that_read_an_operand_again_cost_so(rows, again):
+    """24,072 rows give no eight parts of whole tiles: it is cut along K, and each part reads all of A (compiled: 3.8 ms)."""
+    task = problem(parse("A[I, J] · B[J, K_{y,x}] -> C[I, K_y]"), {"I": rows, "J": 4352, "K": 12032}, "x=4, y=8", "v5e:4x8")
+    step = EinsumGather(Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "K", ("x",)), "folded", 8)
+    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
+    cost = estimate(Program(task.mesh, inputs, (step,), "C"), costs_of(task), task.sizes)
+    assert (cost.seconds > 2.5e-3) == again

@@ -14,7 +14,7 @@ from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import rank
 from shardwise.planning.tiles import Blocks, blocks_of, memory_order, scattered_rows
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, GatherEinsum, Slice
+from shardwise.steps import AllGather, AllReduce, Einsum, GatherEinsum, Slice
 
 MIB = 2.0**20
 WHOLE, ODD = Blocks(), Blocks(tiles="rows")
@@ -365,3 +365,15 @@ def test_gathers_of_odd_blocks_go_over_all_links_there():
     costs, part = costs_on("v5e:8x16", "x=128"), 512 * 172 * 2
     seconds = costs.collective("all-gather", ("x",), part, 128 * part, Blocks(first=False, tiles="torn"))
     assert seconds == pytest.approx(166e-6, rel=0.2)
+
+
+@pytest.mark.parametrize(("rows", "micros"), [(1280, 415), (640, 81)])
+def test_a_slice_through_the_rows_of_tiles_is_copied_for_a_matmul(rows, micros):
+    """Of [16, 1280, 3748] memory holds the first dimension as rows of tiles, of [16, 640, 2000] as it is written (v5e)."""
+    sizes = {"B": 16, "I": rows, "K": 3748 if rows == 1280 else 2000, "J": 256}
+    task = problem(parse("A[B, I, J] · B[B, I, K] -> C[J, K]"), sizes, "x=16", "v5e:4x4")
+    inputs = (("A", Layout.parse("B, I, J")), ("B", Layout.parse("B, I, K")))
+    matmul = Einsum(("A", "B"), "C", ("J", "K"))
+    steps = (Slice("A", "B", ("x",)), Slice("B", "B", ("x",)), matmul, AllReduce("C", ("x",)))
+    seconds = estimate(Program(task.mesh, inputs, steps, "C"), costs_of(task), sizes).seconds
+    assert 1e6 * seconds == pytest.approx(micros, rel=0.25)
