@@ -31,7 +31,7 @@ class Plan(Ranking):
         """The best program as plain JAX source that runs without Shardwise."""
         from shardwise.runtime.code import source
 
-        return source(self.best.program, str(self.task.equation), sizes=self.task.sizes)
+        return source(self.best.program, str(self.task.equation), task=self.task)
 
     def function(self, mesh: jax.sharding.Mesh, candidate: Candidate | None = None) -> Callable[..., jax.Array]:
         """The best program, or another candidate, as a function of arrays on a mesh: jitted and differentiable.

@@ -8,6 +8,7 @@ import itertools
 import keyword
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from shardwise.planning.fuse import names_of
 from shardwise.program import Program
 from shardwise.runtime.code import source
 from shardwise.runtime.lower import leaves_replicated, lower
-from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter
+from shardwise.steps import AllGather, AllToAll, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter
 
 # Every one can be gathered for, one way and both, or be turned to where it is scattered; one can rotate, too.
 EQUATIONS = {
@@ -233,3 +234,35 @@ def test_a_title_or_a_name_cannot_leave_its_docstring_or_its_comment():
                       (AllGather(hostile, hostile, (hostile,)),), hostile)  # fmt: skip
     tree = ast.parse(source(program, hostile))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+
+
+SCATTER, EXCHANGE = ReduceScatter("C", "I", ("x",)), AllToAll("A", "J", "B", ("x",))
+ROWS, BATCHES = "A[I, J_x] · B[J_x, K] -> C[I_x, K]", "A[B, I, J_x] · B[J_x, K] -> C[B, I_x, K]"
+TOLD = [
+    ("A[I, J_x] · B[J_x, K] -> C[I, K_x]", {"I": 8, "J": 8, "K": 640}, "v5e", replace(SCATTER, dim="K"), "scatter_blocks"),
+    (ROWS, {"I": 40, "J": 8, "K": 128}, "v7x", SCATTER, "scatter_blocks"),
+    (ROWS, {"I": 40, "J": 8, "K": 128}, "v5p", SCATTER, "lax.psum_scatter"),
+    ("A[I, J_x] · B[J_x] -> C[I_x]", {"I": 512, "J": 8}, "v6e", SCATTER, "scatter_rows"),
+    (BATCHES, {"B": 2, "I": 36, "J": 8, "K": 128}, "v6e", SCATTER, "sum_and_cut"),
+    ("A[B, I, J_x] -> A[B_x, I, J]", {"B": 8, "I": 16, "J": 512}, "v6e", EXCHANGE, "exchange_blocks"),
+    ("A[B_x, I, J] -> A[B, I_x, J]", {"B": 4, "I": 16, "J": 8}, "v6e", AllToAll("A", "B", "I", ("x",)), "exchange_one"),
+    ("A[B, I_x, J] -> A[B, I, J_x]", {"B": 1, "I": 16, "J": 512}, "v5p", AllToAll("A", "I", "J", ("x",)),
+     "lax.expand_dims(lax.all_to_all(lax.optimization_barrier(lax.squeeze(a, (0,)))"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("equation", "sizes", "chip", "step", "call"), TOLD)
+def test_the_source_tells_tpu_compilers_what_the_runtime_tells_them(equation, sizes, chip, step, call):
+    task = sw.plan(equation, sizes=sizes, mesh="x=4", hardware=chip, dtype="float32", overlap=False).task
+    operands, result = task.equation.operands, task.equation.result
+    matmul = (Einsum(tuple(each.name for each in operands), result.name, result.dims),) if len(operands) > 1 else ()
+    inputs = tuple((each.name, each.layout) for each in operands)
+    program = Program(task.mesh, inputs, (*matmul, step), result.name)
+    random = np.random.default_rng(0)
+    arrays = [random.integers(-4, 4, [sizes[dim] for dim in each.dims]).astype("float32") for each in operands]
+    text = source(program, equation, task=task)
+    assert call in text
+    assert "shardwise" not in text
+    function, placed, _ = executed(text, program, arrays)
+    np.testing.assert_array_equal(function(*placed), whole(equation)(*arrays))
+    assert source(program, equation).count(" = lax.") == 1  # of no chip nothing is told

@@ -112,7 +112,7 @@ def report(
     if audit is not None:
         _check_audit(plan, audit)
     title = str(plan.task.equation)
-    told = sheet(plan, source(plan.best.program, title, sizes=plan.task.sizes), audit, measured)
+    told = sheet(plan, source(plan.best.program, title, task=plan.task), audit, measured)
     return Report(one_line(title), report_page(told, VERSION))
 
 

@@ -125,7 +125,7 @@ def _manual(chosen: Candidate, task: Problem, mesh: jax.sharding.Mesh) -> Callab
     """The local function that `Plan.code()` prints, in one `jax.shard_map` on this mesh."""
     program, grid = chosen.program, task.mesh
     names: dict[str, Any] = {}
-    exec(source(program, str(task.equation)), names)  # our own text, which needs nothing of Shardwise's
+    exec(source(program, str(task.equation), task=task), names)  # our own text, which needs nothing of Shardwise's
     specs = tuple(layout.on(grid).spec for _, layout in program.inputs)
     return jax.jit(jax.shard_map(names["local"], mesh=mesh, in_specs=specs, out_specs=program.result.spec))
 

@@ -7,12 +7,16 @@ import keyword
 import string
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
+from shardwise.chips import Hardware, Torus
 from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
-from shardwise.program import Program, invarying_axes, rule
+from shardwise.planning.prices import ITEM_BYTES
+from shardwise.planning.problem import Problem
+from shardwise.planning.told import Form, exchange_form, scatter_form
+from shardwise.program import Program, invarying_axes, reader, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
 from shardwise.schedule.fused import scheduled
@@ -43,11 +47,11 @@ _RINGS = {
 UNCHECKED = "# unchecked (check_vma): a ring makes the result equal on all of its devices, which JAX's types cannot see"
 
 
-def source(program: Program, title: str, function: str = "program", sizes: Mapping[str, int] | None = None) -> str:
+def source(program: Program, title: str, function: str = "program", task: Problem | None = None) -> str:
     """Write a program as a module: a mesh, a local function, and the `shard_map` of it.
 
-    A matmul that is fused with a transfer calls a ring, which is written out before it. Where sizes are given, its blocks
-    are cut along the dimension that is best for those, as in what `lower` runs.
+    A matmul that is fused with a transfer calls a ring, which is written out before it. Where the problem is given, as in what
+    `lower` runs, its blocks are cut along the dimension that is best for the sizes, and TPUs are told of blocks.
 
     >>> from shardwise.mesh import Mesh
     >>> text = source(Program(Mesh.parse("x=2"), (("A", Layout.parse("I_x")),), (AllGather("A", "I", ("x",)),), "A"), "")
@@ -63,15 +67,15 @@ def source(program: Program, title: str, function: str = "program", sizes: Mappi
     needs = invarying_axes(program) if typed else [set[str]()] * len(program.steps)
     parameters = ", ".join(variables[name] for name, _ in program.inputs)
     body = []
-    for step, before, need in zip(program.steps, states, needs, strict=False):
-        body.append(_line(step, before, program, variables, bool(need), sizes))
+    for number, (before, need) in enumerate(zip(states, needs, strict=False)):
+        body.append(_line(number, before, program, variables, bool(need), task))
     result = program.result
     returned = variables[program.output]
     if result.unreduced:
         returned = f"lax.pcast({returned}, {_axes(tuple(sorted(result.unreduced)))}, to='unreduced')"
     mesh_shape = tuple(size for _, size in program.mesh.axes)
     in_specs = "".join(f"{_spec(layout.on(program.mesh))}, " for _, layout in program.inputs)
-    helpers = _helpers(program)
+    helpers = _helpers(program, body)
     mapped = f"local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(result)}"
     modules = code_rings.imports(helpers)
     own = [line for line in modules if line.split()[1] in sys.stdlib_module_names]
@@ -130,9 +134,11 @@ def _automatic(program: Program, title: str, function: str) -> str:
 
 
 def _line(
-    step: Step, layouts: dict[str, Layout], program: Program, variables: dict[str, str], invarying: bool,
-    sizes: Mapping[str, int] | None,
+    number: int, layouts: dict[str, Layout], program: Program, variables: dict[str, str], invarying: bool,
+    task: Problem | None,
 ) -> str:  # fmt: skip
+    step, sizes = program.steps[number], None if task is None else task.sizes
+
     def at(array: str, dim: str) -> int:
         return layouts[array].names.index(dim)
 
@@ -141,15 +147,22 @@ def _line(
             name, to = variables[array], "invarying" if invarying else "varying"
             call = f"lax.all_gather({name}, {_axes(axes)}, axis={at(array, dim)}, tiled=True, to={to!r})"
         case ReduceScatter(array, dim, axes):
-            name = variables[array]
-            call = f"lax.psum_scatter({name}, {_axes(axes)}, scatter_dimension={at(array, dim)}, tiled=True)"
+            name, place = variables[array], at(array, dim)
+            match _scattered(step, layouts, program, task):
+                case "sum":
+                    call = f"sum_and_cut({name}, {_axes(axes)}, {place})"
+                case "rows":
+                    call = f"scatter_rows({name}, {_axes(axes)})"
+                case "blocks":
+                    call = f"scatter_blocks({name}, {_axes(axes)}, {place})"
+                case _:
+                    call = f"lax.psum_scatter({name}, {_axes(axes)}, scatter_dimension={place}, tiled=True)"
         case AllReduce(array, axes):
             name = variables[array]
             call = f"lax.psum({name}, {_axes(axes)})"
         case AllToAll(array, source_dim, target_dim, axes):
-            name = variables[array]
-            places = f"split_axis={at(array, target_dim)}, concat_axis={at(array, source_dim)}"
-            call = f"lax.all_to_all({name}, {_axes(axes)}, {places}, tiled=True)"
+            name, places = variables[array], (at(array, target_dim), at(array, source_dim))
+            call = _exchanged(number, layouts, program, task, name, places)
         case CollectivePermute(array, axes, pairs, _):
             name = variables[array]
             call = f"lax.ppermute({name}, {_axes(axes)}, {list(pairs)})"
@@ -197,15 +210,61 @@ def _ring_call(
     return f"{_RINGS[type(step)]}({terms!r}, {', '.join(variables[array] for array in operands)}, {options})"
 
 
+def _chip(task: Problem) -> Hardware | None:
+    """The TPU that a problem is planned for, of whose compiler the catalogue knows; None where it is no such."""
+    return task.hardware if task.hardware.compiler is not None and isinstance(task.hardware.links, Torus) else None
+
+
+def _scattered(step: ReduceScatter, layouts: dict[str, Layout], program: Program, task: Problem | None) -> Form:
+    """How a reduce-scatter is told to the compiler of the problem's chip, as the runtime tells it."""
+    if task is None or (chip := _chip(task)) is None:
+        return "tiled"
+    shape, n = layouts[step.array].shard_shape(task.sizes, program.mesh), program.mesh.extent(step.axes)
+    return scatter_form(shape, layouts[step.array].names.index(step.dim), n, _item_bytes(step.array, program, task), chip)
+
+
+def _exchanged(
+    number: int, layouts: dict[str, Layout], program: Program, task: Problem | None, name: str, places: tuple[int, int]
+) -> str:  # fmt: skip
+    """An all-to-all, told to the compiler of the problem's chip as the runtime tells it: without dimensions of one element."""
+    step = program.steps[number]
+    assert isinstance(step, AllToAll)
+    axes, (split, concat) = _axes(step.axes), places
+    if task is None or (chip := _chip(task)) is None:
+        return f"lax.all_to_all({name}, {axes}, split_axis={split}, concat_axis={concat}, tiled=True)"
+    whole = layouts[step.array].shard_shape(task.sizes, program.mesh)
+    ones = tuple(place for place, size in enumerate(whole) if size == 1 and place not in places)
+    shape = [size for place, size in enumerate(whole) if place not in ones]
+    split, concat = (place - sum(one < place for one in ones) for place in places)
+    taker, given = reader(program, number), f"lax.squeeze({name}, {ones})" if ones else name
+    read = taker is not None and einsum_of(taker) is not None
+    n, item_bytes = program.mesh.extent(step.axes), _item_bytes(step.array, program, task)
+    match exchange_form(shape, split, concat, n, item_bytes, chip, read=read):
+        case "blocks":
+            call = f"exchange_blocks({given}, {axes}, {split}, {concat})"
+        case "one":
+            call = f"exchange_one(lax.optimization_barrier({given}), {axes}, {split}, {concat})"
+        case _:
+            given = f"lax.optimization_barrier({given})"
+            call = f"lax.all_to_all({given}, {axes}, split_axis={split}, concat_axis={concat}, tiled=True)"
+    return f"lax.expand_dims({call}, {ones})" if ones else call
+
+
+def _item_bytes(array: str, program: Program, task: Problem) -> int:
+    given = array in dict(program.inputs)
+    return ITEM_BYTES[task.dtype if given else task.accumulated or task.dtype]
+
+
 def _along(
     step: EinsumScatter | EinsumGather, layouts: dict[str, Layout], sizes: Mapping[str, int] | None, program: Program
 ) -> str | None:  # fmt: skip
     return None if sizes is None else scheduled(step, layouts, sizes, program.mesh).along
 
 
-def _helpers(program: Program) -> list[str]:
-    """The rings that a program's steps call, and what those call, in the order in which they are written."""
-    found: set[str] = set()
+def _helpers(program: Program, body: Sequence[str]) -> list[str]:
+    """What a program's steps call, and what that calls, in the order in which it is written."""
+    called = [name for name in code_rings.BLOCKS if any(f" {name}(" in line or f"({name}(" in line for line in body)]
+    found = {*called, *(each for name in called for each in code_rings.NEEDS[name])}
     for step in program.steps:
         match step:
             case GatherEinsum(gather=moved) | EinsumScatter(scatter=moved) | EinsumGather(gather=moved):

@@ -17,6 +17,15 @@ import numpy as np
 from jax import lax
 
 from shardwise.mesh import folded  # copied
+from shardwise.runtime.blocks import (  # noqa: F401  copied
+    cut_blocks,
+    exchange_blocks,
+    exchange_one,
+    join_blocks,
+    scatter_blocks,
+    scatter_rows,
+    sum_and_cut,
+)
 from shardwise.schedule.strands import Strand, cuts, gathering, is_one_matmul, scattering, side_by_side  # noqa: F401  copied
 
 
@@ -249,12 +258,19 @@ SHIFTS = ("shift", "shift_in_any_order")
 STRANDS = ("folded", "Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_matmul")
 RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
 FOLDED = ("folded", "folded_shift", "folded_owner")
-HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS)  # in the order in which they are written
-NEEDS = {  # what each ring calls
+BLOCKS = ("cut_blocks", "join_blocks", "scatter_blocks", "scatter_rows", "sum_and_cut", "exchange_one", "exchange_blocks")
+# In the order in which they are written.
+HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS, *BLOCKS)
+NEEDS = {  # what each calls
     "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_matmul"),
     "einsum_scatter": ("owner", "Strand", "cuts", "scattering"),
     "einsum_gather": ("owner", "Strand", "cuts", "gathering", "side_by_side"),
     "rotate_einsum": (),
+    "scatter_blocks": ("cut_blocks",),
+    "scatter_rows": (),
+    "sum_and_cut": (),
+    "exchange_one": ("cut_blocks",),
+    "exchange_blocks": ("cut_blocks", "join_blocks"),
 }
 IMPORTS = {
     "shift_in_any_order": ("import numpy as np",),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, auto_axes, get_abstract_mesh
 
@@ -16,8 +15,17 @@ from shardwise.chips import Hardware, hardware
 from shardwise.errors import HardwareError
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.tiles import LANES, blocks_of
+from shardwise.planning.told import exchange_form, scatter_form
 from shardwise.runtime.arrays import explicit_axes
+from shardwise.runtime.blocks import (
+    cut_blocks,
+    exchange_blocks,
+    exchange_one,
+    join_blocks,
+    scatter_blocks,
+    scatter_rows,
+    sum_and_cut,
+)
 from shardwise.runtime.multilinear import Multilinear, call
 
 
@@ -49,9 +57,7 @@ class Tiled:
         """`read`: a matmul reads the result."""
         if array.shape[concat] != 1:
             return lax.all_to_all(array, axes, split_axis=split, concat_axis=concat, tiled=True)
-        # What arrives is the dimension: joined to one of size 1, TPU compilers lay out every row as a tile of its own.
-        blocks = _cut(lax.squeeze(array, [concat]), split - (concat < split), lax.axis_size(axes))
-        return jnp.moveaxis(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True), 0, concat)
+        return exchange_one(array, axes, split, concat)
 
 
 class OnTpu(Tiled):
@@ -70,38 +76,28 @@ class OnTpu(Tiled):
       were 2.3 and 2.5 times as fast.
     - An all-to-all that joins blocks along the first of three dimensions is told of them as a dimension of their own: 45 random
       programs that hold such ones are 1.02 times as fast in the geometric mean, at most 1.33, the slowest 0.88. So is one whose
-      blocks would be spread over memory (`are_transposed`).
+      blocks would be spread over memory (`shardwise.planning.exchanges`).
     """
 
     def __init__(self, chip: Hardware | None = None) -> None:
         self.chip = chip
 
     def reduce_scatter(self, array: Any, at: int, axes: Axes) -> Any:
-        n, cores = lax.axis_size(axes), 1 if self.chip is None else self.chip.devices_per_chip
-        after = (*array.shape[:at], array.shape[at] // n, *array.shape[at + 1 :])
-        blocks = blocks_of("reduce-scatter", (at, at), array.shape, after, item_bytes=array.dtype.itemsize)
-        if blocks.tiles == "rows" and cores == 1:
-            return call(_SummedAndCut(at, axes), array)[0]
-        if not blocks.stands_apart(cores):
-            return super().reduce_scatter(array, at, axes)
-        if array.ndim == 1:  # as rows of whole tiles
-            return lax.psum_scatter(array.reshape(n, -1, LANES), axes, scatter_dimension=0).reshape(after)
-        return lax.psum_scatter(_cut(array, at, n), axes, scatter_dimension=0)
+        match scatter_form(array.shape, at, lax.axis_size(axes), array.dtype.itemsize, self.chip):
+            case "sum":
+                return call(_SummedAndCut(at, axes), array)[0]
+            case "rows":
+                return scatter_rows(array, axes)
+            case "blocks":
+                return scatter_blocks(array, axes, at)
+            case _:
+                return super().reduce_scatter(array, at, axes)
 
     def all_to_all(self, array: Any, split: int, concat: int, axes: Axes, read: bool = False) -> Any:
-        array, n = lax.optimization_barrier(array), lax.axis_size(axes)
-        if array.ndim < 3 or array.shape[concat] == 1 or not (concat == 0 or self.is_spread(array, split, concat, n, read)):
-            return super().all_to_all(array, split, concat, axes)
-        blocks = _cut(array, split, n)
-        return _joined(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0), concat)
-
-    def is_spread(self, array: Any, split: int, concat: int, n: int, read: bool) -> bool:
-        """Whether the blocks of an all-to-all over n devices would be spread over memory, where to transpose them is faster."""
-        after = list(array.shape)
-        after[split], after[concat] = after[split] // n, after[concat] * n
-        blocks = blocks_of("all-to-all", (concat, split), array.shape, after)
-        compiler = None if self.chip is None else self.chip.compiler
-        return compiler is not None and blocks.are_transposed(array.size * array.dtype.itemsize, compiler, read)
+        n, item_bytes = lax.axis_size(axes), array.dtype.itemsize
+        if exchange_form(array.shape, split, concat, n, item_bytes, self.chip, read=read) == "blocks":
+            return exchange_blocks(array, axes, split, concat)
+        return super().all_to_all(lax.optimization_barrier(array), split, concat, axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +112,7 @@ class _SummedAndCut:
         (array,) = arrays
         if self.back:
             return [lax.all_gather(array, self.axes, axis=self.at, tiled=True)]
-        width = array.shape[self.at] // lax.axis_size(self.axes)
-        return [lax.dynamic_slice_in_dim(lax.psum(array, self.axes), lax.axis_index(self.axes) * width, width, self.at)]
+        return [sum_and_cut(array, self.axes, self.at)]
 
     def tangent(self, arrays: Sequence[Any], tangents: Sequence[Any | None]) -> tuple[Sequence[Any], Sequence[Any | None]]:
         return call(self, *arrays), call(self, *tangents)
@@ -142,16 +137,16 @@ class Blocked(Tiled):
     def all_gather(self, array: Any, at: int, axes: Axes, to: str) -> Any:
         if at == 0:
             return super().all_gather(array, at, axes, to)
-        return _joined(lax.all_gather(array, axes, axis=0, to=to), at)
+        return join_blocks(lax.all_gather(array, axes, axis=0, to=to), at)
 
     def reduce_scatter(self, array: Any, at: int, axes: Axes) -> Any:
         if at == 0:
             return super().reduce_scatter(array, at, axes)
-        return lax.psum_scatter(_cut(array, at, self.mesh.extent(axes)), axes, scatter_dimension=0)
+        return lax.psum_scatter(cut_blocks(array, at, self.mesh.extent(axes)), axes, scatter_dimension=0)
 
     def all_to_all(self, array: Any, split: int, concat: int, axes: Axes, read: bool = False) -> Any:
-        blocks = _cut(array, split, self.mesh.extent(axes))
-        return _joined(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0), concat)
+        blocks = cut_blocks(array, split, self.mesh.extent(axes))
+        return join_blocks(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0), concat)
 
 
 class Among:
@@ -176,15 +171,3 @@ class Among:
     def kept(self, collective: Callable[[Any], Any], array: Any) -> Any:
         sharding = NamedSharding(get_abstract_mesh(), jax.typeof(array).sharding.spec)
         return auto_axes(collective, axes=self.explicit, out_sharding=sharding)(array)
-
-
-def _cut(array: Any, at: int, parts: int) -> Any:
-    """Cut a dimension into parts, and stack them along a new first one."""
-    shape = (*array.shape[:at], parts, array.shape[at] // parts, *array.shape[at + 1 :])
-    return jnp.moveaxis(array.reshape(shape), at, 0)
-
-
-def _joined(blocks: Any, at: int) -> Any:
-    """Lay the blocks of the first dimension side by side along another one: the inverse of `_cut`."""
-    moved = jnp.moveaxis(blocks, 0, at)
-    return moved.reshape((*moved.shape[:at], -1, *moved.shape[at + 2 :]))

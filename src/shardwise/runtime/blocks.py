@@ -1,0 +1,47 @@
+"""Collectives of blocks that are a dimension of their own, as TPU compilers are told of them.
+
+`Plan.code()` copies these functions as they stand, so they lean on nothing but JAX and each other.
+"""
+
+from jax import lax
+from jax import numpy as jnp
+
+
+def cut_blocks(array, at, parts):
+    """Cut a dimension into parts, and stack them along a new first one."""
+    shape = (*array.shape[:at], parts, array.shape[at] // parts, *array.shape[at + 1 :])
+    return jnp.moveaxis(array.reshape(shape), at, 0)
+
+
+def join_blocks(blocks, at):
+    """Lay the blocks of the first dimension side by side along another one: the inverse of `cut_blocks`."""
+    moved = jnp.moveaxis(blocks, 0, at)
+    return moved.reshape((*moved.shape[:at], -1, *moved.shape[at + 2 :]))
+
+
+def scatter_blocks(array, axes, at):
+    """A reduce-scatter whose blocks the compiler would sum or pad."""
+    return lax.psum_scatter(cut_blocks(array, at, lax.axis_size(axes)), axes, scatter_dimension=0)
+
+
+def scatter_rows(array, axes):
+    """A reduce-scatter of a vector, as rows of 128: the compiler would sum all of it."""
+    return lax.psum_scatter(array.reshape(lax.axis_size(axes), -1, 128), axes, scatter_dimension=0).reshape(-1)
+
+
+def sum_and_cut(array, axes, at):
+    """A reduce-scatter that the compiler sums in any case: said so, nothing is brought in front before."""
+    width = array.shape[at] // lax.axis_size(axes)
+    return lax.dynamic_slice_in_dim(lax.psum(array, axes), lax.axis_index(axes) * width, width, axis=at)
+
+
+def exchange_one(array, axes, split, concat):
+    """An all-to-all that joins one row of each device: what arrives is the dimension, and no row is a tile of its own."""
+    blocks = cut_blocks(lax.squeeze(array, [concat]), split - (concat < split), lax.axis_size(axes))
+    return jnp.moveaxis(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True), 0, concat)
+
+
+def exchange_blocks(array, axes, split, concat):
+    """An all-to-all whose blocks the compiler would spread over memory."""
+    blocks = cut_blocks(lax.optimization_barrier(array), split, lax.axis_size(axes))
+    return join_blocks(lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0), concat)
