@@ -14,6 +14,8 @@ from jax.sharding import AbstractMesh, AxisType
 
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
+from shardwise.notation import Equation, Operand
+from shardwise.planning.problem import problem
 from shardwise.program import Program
 from shardwise.runtime.code import source
 from shardwise.runtime.lower import lower
@@ -100,7 +102,11 @@ def abstract(names: tuple[str, ...], sizes: tuple[int, ...]) -> AbstractMesh:
 
 def both(program: Program, sizes: dict[str, int]) -> list[tuple[list[Any], list[Any]]]:
     """What is run, and what is written, as they are traced."""
-    text = source(program, "", sizes=sizes).replace("jax.make_mesh(", "abstract(")
+    operands = tuple(Operand(name, layout) for name, layout in program.inputs)
+    equation = Equation(operands, Operand(program.output, program.result))
+    text = source(program, "", task=problem(equation, sizes, program.mesh, "cpu", "float32")).replace(
+        "jax.make_mesh(", "abstract("
+    )
     names: dict[str, Any] = {"abstract": lambda shape, axes: abstract(axes, shape)}
     exec(text, names)
     mesh = abstract(*zip(*program.mesh.axes, strict=True))
