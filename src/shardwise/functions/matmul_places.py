@@ -293,7 +293,8 @@ class _Planning:
         given = (posed.equation, posed.sizes, self.mesh, self.where, posed.dtype, posed.accumulated)
         try:
             tasks = [problem(*given, overlap=overlap) for overlap in (True, False)]
-            found = [next(filter(_multiplies_first, ranking(task)), None) for task in tasks]
+            first = [filter(_multiplies_first, ranking(task)) for task in tasks]
+            found = [min(each, key=lambda candidate: candidate.seconds, default=None) for each in first]
         except ShardwiseError:
             return
         plain, made = found[1], set[Program]()
