@@ -65,10 +65,14 @@ def over_mesh(pairs: Pairs, axes: Axes, mesh: Mesh) -> Pairs:
 @functools.lru_cache(maxsize=1024)
 def over_chips(pairs: Pairs, site: Site) -> Loads:
     """The loads of a torus, whose chips are known by the devices that sit on them."""
-    topology = site.topology
-    chips = np.array(site.positions)[:, : len(topology.shape)].T
-    starts, goals = (chips[:, ends] for ends in ends_of(pairs))
-    return link_loads(starts, goals, topology.shape, topology.rings)
+    return link_loads(*_on_chips(pairs, site), site.topology.shape, site.topology.rings)
+
+
+def _on_chips(pairs: Pairs, site: Site) -> tuple[np.ndarray, np.ndarray]:
+    """On which chip each shard is, and on which it goes to, as (side, shard)."""
+    chips = np.array(site.positions)[:, : len(site.topology.shape)].T
+    starts, goals = ends_of(pairs)
+    return chips[:, starts], chips[:, goals]
 
 
 def ends_of(pairs: Pairs) -> np.ndarray:
@@ -111,10 +115,7 @@ def links_of(pairs: Pairs, site: Site) -> int:
     >>> up.bit_count(), down.bit_count(), up & down
     (8, 8, 0)
     """
-    topology = site.topology
-    chips = np.array(site.positions)[:, : len(topology.shape)].T
-    starts, goals = (chips[:, ends] for ends in ends_of(pairs))
-    sides = _followed(starts, goals, topology.shape, topology.rings)
+    sides = _followed(*_on_chips(pairs, site), site.topology.shape, site.topology.rings)
     taken = [way > 0 for up, down, _ in sides for way in (up, down)]
     return int.from_bytes(np.packbits(np.concatenate([each.reshape(-1) for each in taken])).tobytes())
 

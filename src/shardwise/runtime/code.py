@@ -15,7 +15,7 @@ from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
-from shardwise.planning.told import Form, exchange_form, scatter_form
+from shardwise.planning.told import exchange_form, scatter_form
 from shardwise.program import Program, invarying_axes, reader, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
@@ -147,16 +147,8 @@ def _line(
             name, to = variables[array], "invarying" if invarying else "varying"
             call = f"lax.all_gather({name}, {_axes(axes)}, axis={at(array, dim)}, tiled=True, to={to!r})"
         case ReduceScatter(array, dim, axes):
-            name, place = variables[array], at(array, dim)
-            match _scattered(step, layouts, program, task):
-                case "sum":
-                    call = f"sum_and_cut({name}, {_axes(axes)}, {place})"
-                case "rows":
-                    call = f"scatter_rows({name}, {_axes(axes)})"
-                case "blocks":
-                    call = f"scatter_blocks({name}, {_axes(axes)}, {place})"
-                case _:
-                    call = f"lax.psum_scatter({name}, {_axes(axes)}, scatter_dimension={place}, tiled=True)"
+            name = variables[array]
+            call = _scattered(step, layouts, program, task, name, at(array, dim))
         case AllReduce(array, axes):
             name = variables[array]
             call = f"lax.psum({name}, {_axes(axes)})"
@@ -215,12 +207,23 @@ def _chip(task: Problem) -> Hardware | None:
     return task.hardware if task.hardware.compiler is not None and isinstance(task.hardware.links, Torus) else None
 
 
-def _scattered(step: ReduceScatter, layouts: dict[str, Layout], program: Program, task: Problem | None) -> Form:
-    """How a reduce-scatter is told to the compiler of the problem's chip, as the runtime tells it."""
-    if task is None or (chip := _chip(task)) is None:
-        return "tiled"
-    shape, n = layouts[step.array].shard_shape(task.sizes, program.mesh), program.mesh.extent(step.axes)
-    return scatter_form(shape, layouts[step.array].names.index(step.dim), n, _item_bytes(step.array, program, task), chip)
+def _scattered(
+    step: ReduceScatter, layouts: dict[str, Layout], program: Program, task: Problem | None, name: str, place: int
+) -> str:  # fmt: skip
+    """A reduce-scatter, told to the compiler of the problem's chip as the runtime tells it."""
+    axes, form = _axes(step.axes), "tiled"
+    if task is not None and (chip := _chip(task)) is not None:
+        shape, n = layouts[step.array].shard_shape(task.sizes, program.mesh), program.mesh.extent(step.axes)
+        form = scatter_form(shape, place, n, _item_bytes(step.array, program, task), chip)
+    match form:
+        case "sum":
+            return f"sum_and_cut({name}, {axes}, {place})"
+        case "rows":
+            return f"scatter_rows({name}, {axes})"
+        case "blocks":
+            return f"scatter_blocks({name}, {axes}, {place})"
+        case _:
+            return f"lax.psum_scatter({name}, {axes}, scatter_dimension={place}, tiled=True)"
 
 
 def _exchanged(

@@ -17,15 +17,7 @@ import numpy as np
 from jax import lax
 
 from shardwise.mesh import folded  # copied
-from shardwise.runtime.blocks import (  # noqa: F401  copied
-    cut_blocks,
-    exchange_blocks,
-    exchange_one,
-    join_blocks,
-    scatter_blocks,
-    scatter_rows,
-    sum_and_cut,
-)
+from shardwise.runtime import blocks
 from shardwise.schedule.strands import Strand, cuts, gathering, is_one_matmul, scattering, side_by_side  # noqa: F401  copied
 
 
@@ -282,7 +274,9 @@ IMPORTS = {
 
 def text(name: str) -> str:
     """The source of one helper, as it is copied; `shift_in_any_order` goes by the name of the one that it stands for."""
-    return inspect.getsource(globals()[name]).replace("shift_in_any_order", "shift")
+    return inspect.getsource(getattr(blocks, name) if name in BLOCKS else globals()[name]).replace(
+        "shift_in_any_order", "shift"
+    )
 
 
 def imports(names: Sequence[str]) -> tuple[str, ...]:

@@ -83,6 +83,7 @@ class OnTpu(Tiled):
         self.chip = chip
 
     def reduce_scatter(self, array: Any, at: int, axes: Axes) -> Any:
+        """As the compiler of this chip is best told of it (`shardwise.planning.told`)."""
         match scatter_form(array.shape, at, lax.axis_size(axes), array.dtype.itemsize, self.chip):
             case "sum":
                 return call(_SummedAndCut(at, axes), array)[0]

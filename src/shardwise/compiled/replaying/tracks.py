@@ -28,6 +28,7 @@ class Tracks:
 
     @classmethod
     def of(cls, permutes: Iterable[Traffic]) -> Tracks:
+        """The tracks of a program, from its permutes: links are told apart by which of them take them."""
         made = cls()
         for found in permutes:
             for lane in found.lanes:
