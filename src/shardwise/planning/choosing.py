@@ -10,16 +10,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.errors import PlanError
-from shardwise.layout import Layout
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.fuse import checked, forms_of, fused_steps, names_of
-from shardwise.planning.fused_cost import Priced, moving_seconds
+from shardwise.planning.fused_cost import Priced, Standing, moving_seconds, standing
 from shardwise.planning.fused_cost import priced as ring_of
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem
 from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program, sums_stay_whole
-from shardwise.steps import AllGather, AllReduce, Collective, Fused, ReduceScatter, Step, collectives_of, einsum_of, moved_axes
+from shardwise.steps import (
+    AllGather,
+    AllReduce,
+    Collective,
+    Fused,
+    ReduceScatter,
+    Step,
+    collectives_of,
+    consumed,
+    einsum_of,
+    moved_axes,
+)
 
 MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
 MOST_PRICED = 40
@@ -70,24 +80,26 @@ class Fusing:
     _seconds: dict[Any, float] = field(default_factory=dict)
     _fastest: dict[Any, Fused] = field(default_factory=dict)
 
-    def seconds(self, step: Fused, before: Mapping[str, Layout]) -> float:
-        key = self._key(step, before)
+    def seconds(self, step: Fused, here: Standing) -> float:
+        key = self._key(step, here)
         known = self._seconds.get(key)
         if known is None:
-            known = self._seconds[key] = self._ring(step, before).played().seconds
+            known = self._seconds[key] = self._ring(step, here).played().seconds
         return known
 
-    def _ring(self, step: Fused, before: Mapping[str, Layout]) -> Priced:
-        key = self._key(step, before)
+    def standing(self, program: Program, place: int) -> Standing:
+        return standing(program, place, self.costs, self.task.sizes)
+
+    def _ring(self, step: Fused, here: Standing) -> Priced:
+        key = self._key(step, here)
         known = self._rings.get(key)
         if known is None:
-            known = self._rings[key] = ring_of(step, self.costs, self.task.sizes, before)
+            known = self._rings[key] = ring_of(step, self.costs, self.task.sizes, *here)
         return known
 
-    def _key(self, step: Fused, before: Mapping[str, Layout]) -> Any:
-        einsum = einsum_of(step)
-        assert einsum is not None
-        return step, tuple(before[name] for name in einsum.operands)
+    def _key(self, step: Fused, here: Standing) -> Any:
+        layouts, near = here
+        return step, tuple(layouts[name] for name in consumed(step)), near
 
     def checked(self, program: Program, steps: tuple[Step, ...]) -> Program | None:
         """A fused program with these steps, if it is legal, as exact as is asked for, and one may still be made."""
@@ -99,23 +111,23 @@ class Fusing:
 
     def fastest_forms(self, program: Program) -> tuple[Step, ...]:
         """The steps of a program, the fused ones in their fastest forms."""
-        return _with(program, {place: self.fastest(step, program.states()[place]) for place, step in _fused(program)})
+        return _with(program, {place: self.fastest(step, self.standing(program, place)) for place, step in _fused(program)})
 
-    def fastest(self, step: Fused, before: Mapping[str, Layout]) -> Fused:
+    def fastest(self, step: Fused, here: Standing) -> Fused:
         """The fastest form of a step."""
-        key = self._key(step, before)
+        key = self._key(step, here)
         known = self._fastest.get(key)
         if known is None:
-            known = self._fastest[key] = self.fastest_of(forms_of(step, self.costs.ways(moved_axes(step))), before)
+            known = self._fastest[key] = self.fastest_of(forms_of(step, self.costs.ways(moved_axes(step))), here)
         return known
 
-    def fastest_of(self, forms: Iterable[Fused], before: Mapping[str, Layout]) -> Fused:
+    def fastest_of(self, forms: Iterable[Fused], here: Standing) -> Fused:
         """The fastest of some forms of a step: none that moves longer than another takes is played."""
-        moving = {form: self._ring(form, before).moving * (1 - ROUNDING) for form in forms}
+        moving = {form: self._ring(form, here).moving * (1 - ROUNDING) for form in forms}
         seconds: dict[Fused, float] = {}
         for form in sorted(moving, key=moving.__getitem__):
             if moving[form] <= min(seconds.values(), default=math.inf):
-                seconds[form] = self.seconds(form, before)
+                seconds[form] = self.seconds(form, here)
         return min((form for form in moving if form in seconds), key=seconds.__getitem__)
 
     def unplayed(self, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
@@ -142,7 +154,7 @@ class Fusing:
 
     def at_least(self, program: Program, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
         """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
-        fused = (self.seconds(step, program.states()[at]) for at, step in enumerate(steps) if isinstance(step, Fused))
+        fused = (self.seconds(step, self.standing(program, at)) for at, step in enumerate(steps) if isinstance(step, Fused))
         return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
 
 
@@ -204,7 +216,7 @@ def _asked(fusing: Fusing, forms: Mapping[Program, Candidate], name: str) -> lis
         for place, step in _fused(program):
             named = [form for form in forms_of(step) if name in names_of(form)]
             if named:
-                form = fusing.fastest_of(named, program.states()[place])
+                form = fusing.fastest_of(named, fusing.standing(program, place))
                 steps = (*best[:place], form, *best[place + 1 :])
                 found.append((fusing.at_least(program, steps, kept), program, steps))
     return _cheapest(fusing, found, math.inf, len(found) if fusing.task.hardware.shared else KEPT)

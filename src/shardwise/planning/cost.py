@@ -22,13 +22,11 @@ from shardwise.steps import (
     AllReduce,
     AllToAll,
     Automatic,
+    Collective,
     CollectivePermute,
     Einsum,
-    EinsumGather,
-    EinsumScatter,
-    GatherEinsum,
+    Fused,
     ReduceScatter,
-    RotateEinsum,
     Slice,
     Step,
     consumed,
@@ -98,7 +96,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     orders = {name: costs.order(shape_of(layout)) for name, layout in states[0].items()}  # in which each array lies in memory
     given_bytes = dict(held)
     moved: list[Footprint] = []
-    for step, before, after in zip(program.steps, states, states[1:], strict=False):
+    for number, (step, before, after) in enumerate(zip(program.steps, states, states[1:], strict=False)):
         took = sum([held[name] for name in consumed(step)])
         if einsum_of(step) is not None:
             multiplied.add(touched(step))
@@ -108,18 +106,20 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
         blocks = step_blocks(step, before, after, shape_of, orders, item_of(touched(step)))
-        cost = _priced(step, costs, sizes, before, took, made, blocks, live)
+        if isinstance(step, Fused):
+            cost = ring_cost(program, number, step, costs, sizes, live)
+        else:
+            cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
         last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds
-        shard = shape_of(after[touched(step)])
-        priced.append(_as_result(step, cost, costs, footprint, shard, touched(step) in given) if last else cost)
+        priced.append(_as_result(step, cost, costs, footprint, touched(step) in given) if last else cost)
         for name in consumed(step):
             given.pop(name, None)
             held.pop(name, None)
         held[touched(step)] = size
     priced = with_copies(program, priced, moved, given_bytes, costs)
-    priced = on_one_clock(program, states, priced, costs, sizes)
+    priced = on_one_clock(program, priced, costs, sizes)
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
     total = math.fsum(cost.seconds for cost in priced) + (costs.dispatch if priced else 0.0)
@@ -148,18 +148,12 @@ def _sent(steps: Sequence[Step], priced: Sequence[StepCost]) -> dict[tuple[str, 
     return wire
 
 
-def _as_result(
-    step: Step, cost: StepCost, costs: Costs, footprint: Footprint, shard: tuple[int, ...], given: bool
-) -> StepCost:  # fmt: skip
+def _as_result(step: Step, cost: StepCost, costs: Costs, footprint: Footprint, given: bool) -> StepCost:
     """The cost of a step that ends a program, with the copy of what it gathered or exchanged to where the result must stand."""
-    if isinstance(step, EinsumGather):
-        stands = costs.order(shard) in (None, tuple(range(len(shard))))
-        copied, label = 0.0 if stands else costs.transposed(footprint.made), "blocks transposed"
-    elif einsum_of(step) is None:
-        copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given)
-        label = "copy of the result"
-    else:
+    if einsum_of(step) is not None:
         return cost
+    copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given)
+    label = "copy of the result"
     return replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", label)) if copied else cost
 
 
@@ -202,7 +196,7 @@ def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, i
 
 
 def _priced(
-    step: Step, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout],
+    step: Collective | Slice | Einsum | Automatic, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout],
     took: float, made: float, blocks: Blocks, live: float,
 ) -> StepCost:  # fmt: skip
     match step:
@@ -211,8 +205,6 @@ def _priced(
             flops = einsum_flops([before[name].names for name in operands], dims, local)
             done = costs.arithmetic.name("FLOPs", flops, "FLOPs")
             return StepCost(costs.einsum(done, took, made), flops=flops, live_bytes=live)
-        case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
-            return ring_cost(step, costs, sizes, before, live)
         case Slice():
             return StepCost(costs.slice(made), live_bytes=live)
         case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):

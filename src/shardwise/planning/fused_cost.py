@@ -10,15 +10,31 @@ from typing import assert_never
 from shardwise.chips import Memory
 from shardwise.chips.links import sharing
 from shardwise.layout import Layout
-from shardwise.planning.prices import Costs
+from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
+from shardwise.planning.told import summed_as_one
+from shardwise.program import Program
 from shardwise.schedule.events import Events, Send
 from shardwise.schedule.fused import cut_along
 from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
 from shardwise.schedule.strands import is_one_matmul
-from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, RotateEinsum, Way, moved_axes
+from shardwise.steps import (
+    AllGather,
+    Einsum,
+    EinsumGather,
+    EinsumScatter,
+    Fused,
+    GatherEinsum,
+    RotateEinsum,
+    Slice,
+    Way,
+    collectives_of,
+    consumed,
+    moved_axes,
+    touched,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,7 @@ class _LocalMatmul:
     flops: float
     operands: tuple[tuple[frozenset[str], float], ...]
     out: tuple[frozenset[str], float]
+    near: frozenset[int] = frozenset()  # the operands that the chip fetched before, and reads again and again
 
     def seconds(self, costs: Costs, shares: Mapping[str, float], adds: bool, is_next: bool = True) -> float:
         """Seconds of the part of the matmul that takes so much of each dimension; `adds` where it is added to a sum."""
@@ -35,22 +52,17 @@ class _LocalMatmul:
         def moved(array: tuple[frozenset[str], float]) -> float:
             return array[1] * math.prod([share for dim, share in shares.items() if dim in array[0]])
 
-        read, made = sum(map(moved, self.operands)), moved(self.out)
-        added = made if adds and not costs.holds(made) else 0.0
-        seconds = costs.einsum(self.flops * math.prod(shares.values()), read + added, made, is_next)
+        read = sum(moved(array) * (FETCHED if place in self.near else 1) for place, array in enumerate(self.operands))
+        made = moved(self.out)
+        held = adds and costs.holds(made)
+        seconds = costs.einsum(self.flops * math.prod(shares.values()), read, 0.0 if held else made, is_next)
+        seconds = seconds + costs.read(made) if adds and not held else seconds
         return costs.arithmetic.name("T", seconds, "s", "a matmul, its arrays by their bytes")
 
     @property
     def is_batched(self) -> bool:
         """Whether a dimension of all arrays is multiplied one by one."""
         return len(self.operands) > 1 and bool(frozenset.intersection(self.out[0], *(dims for dims, _ in self.operands)))
-
-    def laid(self, costs: Costs, dim: str) -> float:
-        """Seconds to transpose an operand cut along a dimension of the result, where several are summed: compilers do."""
-        summed = frozenset.intersection(*(dims for dims, _ in self.operands)) - self.out[0]
-        if len(self.operands) < 2 or len(summed) < 2:
-            return 0.0
-        return costs.arithmetic.total(costs.transposed(bytes_) for dims, bytes_ in self.operands if dim in dims)
 
     def cut_bytes(self, dim: str, share: float, gathered: int) -> float:
         """Bytes of what one share of `dim` meets in the other operands than the one that is gathered along it."""
@@ -88,23 +100,40 @@ class Priced:
 
 
 ASIDE = Links(lambda share, send: 0.0)
+Standing = tuple[Mapping[str, Layout], frozenset[str]]
 
 
-def ring_cost(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], live: float) -> StepCost:
+def ring_cost(program: Program, number: int, step: Fused, costs: Costs, sizes: Mapping[str, int], live: float) -> StepCost:
     """The cost of a fused step, by playing its schedule; `live` are the bytes held beside what it gathers or sums."""
-    ring = priced(step, costs, sizes, before)
+    ring = priced(step, costs, sizes, *standing(program, number, costs, sizes))
     found = ring.played()
     exposed = min(found.exposed_seconds, ring.moving)
     slow = ring.wire_bytes if sharing(costs.hardware, costs.mesh, moved_axes(step), costs.routes)[1] > 1 else 0.0
     return StepCost(found.seconds, ring.flops, ring.wire_bytes, live + ring.held_bytes, ring.moving, exposed, slow)
 
 
-def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> Priced:
-    """A fused step's schedule with its prices; widths are counted in chunks, all of them equal."""
+def standing(program: Program, number: int, costs: Costs, sizes: Mapping[str, int]) -> Standing:
+    """The layouts before a fused step, and those of its operands that the chip's own memory holds from the start on.
+
+    They are inputs that nothing but slices took before, and of which nothing is sent.
+    """
+    step, states = program.steps[number], program.states()
+    sent = {part.array for part in collectives_of(step)}
+    taken = {
+        name for each in program.steps[:number] if not isinstance(each, Slice) for name in (*consumed(each), touched(each))
+    }
+    given = [name for name in consumed(step) if name in states[0] and name not in sent | taken]
+    return states[number], frozenset(name for name in given if costs.is_fetched(_shard_bytes(name, states[0], sizes, costs)))
+
+
+def priced(
+    step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str] = frozenset()
+) -> Priced:  # fmt: skip
+    """A fused step's schedule with its prices, where it stands (`standing`); widths are counted in chunks, all equal."""
     match step:
         case GatherEinsum(gather, einsum, way, chunks):
             n = costs.mesh.extent(gather.axes)
-            local = _local_matmul(einsum, costs, sizes, {**before, gather.array: _gathered(before[gather.array], gather)})
+            local = _local_matmul(einsum, costs, sizes, {**before, gather.array: _gathered(before[gather.array], gather)}, near)
             block = _shard_bytes(gather.array, before, sizes, costs)
             adds = gather.dim not in einsum.dims
             which = einsum.operands.index(gather.array)
@@ -121,7 +150,7 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
             return _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops / n)
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
-            local, (along, _) = _local_matmul(einsum, costs, sizes, before), cut_along(step, before, sizes, costs.mesh)
+            local, (along, _) = _local_matmul(einsum, costs, sizes, before, near), cut_along(step, before, sizes, costs.mesh)
 
             def multiply(share: float, parts: int = 1) -> float:
                 added = costs.copy(local.out[1] * share / n) if local.is_batched and costs.hardware.compiler else 0.0
@@ -130,19 +159,17 @@ def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[
 
             events, block, each = matmul_scatter(n, way, chunks, 2 * chunks), local.out[1] / n, local.flops / n
             ring = _ring(events, 2 * chunks, costs, scatter.axes, way, block, local.flops, multiply, flops_of_block=each)
-            return replace(ring, laid=local.laid(costs, scatter.dim))
+            parts = n * chunks * (2 if way == "bidirectional" else 1)
+            return replace(ring, laid=_laid(einsum, scatter.dim, costs, sizes, before, parts))
         case EinsumGather(einsum, gather, way, chunks):
-            local, (along, _) = _local_matmul(einsum, costs, sizes, before), cut_along(step, before, sizes, costs.mesh)
+            local, (along, _) = _local_matmul(einsum, costs, sizes, before, near), cut_along(step, before, sizes, costs.mesh)
 
             def multiply(share: float, parts: int = 1) -> float:
                 return local.seconds(costs, {along: share}, adds=False, is_next=False)
 
             events, block = matmul_gather(costs.mesh.extent(gather.axes), way, chunks, chunks), local.out[1]
             ring = _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops)
-            least = 0.0 if costs.hardware.compiler is None else costs.hardware.compiler.least_copy_seconds.value
-            return replace(
-                ring, copy=lambda share: costs.arithmetic.longest(costs.copy(share * block), least), held_bytes=3 * block
-            )
+            return replace(ring, copy=lambda share: costs.laid(share * block), held_bytes=3 * block)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
             for gather in gathers:
@@ -202,7 +229,9 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, b
     return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, local.flops, sent, 2 * sum(blocks))
 
 
-def _local_matmul(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> _LocalMatmul:
+def _local_matmul(
+    einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str] = frozenset()
+) -> _LocalMatmul:  # fmt: skip
     """A local matmul of operands with these layouts."""
     name = costs.arithmetic.name
     local = {d: sizes[d] // costs.mesh.extent(axes) for name in einsum.operands for d, axes in before[name].dims}
@@ -215,7 +244,30 @@ def _local_matmul(einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before
         name("FLOPs", einsum_flops(terms, einsum.dims, local), "FLOPs"),
         tuple(sized(array, term, costs.item_bytes) for array, term in zip(einsum.operands, terms, strict=True)),
         sized(einsum.result, einsum.dims, costs.made_item_bytes),
+        frozenset(place for place, array in enumerate(einsum.operands) if array in near),
     )
+
+
+def _laid(
+    einsum: Einsum, dim: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], parts: int
+) -> float:  # fmt: skip
+    """Seconds to transpose operands whose lanes a ring cuts along `dim`, where several dimensions are summed that are not one.
+
+    Compilers do, unless the chip keeps what it works on: of the smallest operand, which waits for its turn, anew for one part
+    or two of `parts`, of others once (half of 109 compiled rings of random shapes).
+    """
+    compiler = costs.hardware.compiler
+    if compiler is None or compiler.kept_bytes.value or len(einsum.operands) < 2:
+        return 0.0
+    terms = [before[name].names for name in einsum.operands]
+    summed = [name for name in terms[0] if name not in einsum.dims and all(name in term for term in terms)]
+    shapes = [before[name].shard_shape(sizes, costs.mesh) for name in einsum.operands]
+    if len(summed) < 2 or summed_as_one(terms, einsum.dims, shapes):
+        return 0.0
+    bytes_ = [costs.item_bytes * math.prod(shape) for shape in shapes]
+    cut = [k for k, term in enumerate(terms) if term[-1] == dim and costs.order(shapes[k]) == tuple(range(len(term)))]
+    times = [parts / 2 if bytes_[k] == min(bytes_) else 1 for k in cut]
+    return costs.arithmetic.total(count * costs.transposed(bytes_[k]) for count, k in zip(times, cut, strict=True))
 
 
 def _gathered(layout: Layout, gather: AllGather) -> Layout:

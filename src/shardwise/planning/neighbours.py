@@ -11,23 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shardwise.layout import Layout
-from shardwise.planning.fused_cost import priced
+from shardwise.planning.fused_cost import priced, standing
 from shardwise.planning.prices import Costs
 from shardwise.planning.step_cost import Beside, StepCost
 from shardwise.program import Program
 from shardwise.steps import AllGather, Fused, GatherEinsum, Step, consumed, moved_axes, touched
 
-States = Sequence[Mapping[str, Layout]]
 
-
-def on_one_clock(
-    program: Program, states: States, found: Sequence[StepCost], costs: Costs, sizes: Mapping[str, int]
-) -> list[StepCost]:  # fmt: skip
+def on_one_clock(program: Program, found: Sequence[StepCost], costs: Costs, sizes: Mapping[str, int]) -> list[StepCost]:
     """What each step takes of the clock, given what it would take alone.
 
     Args:
-        states: the layouts before each step.
         found: the cost of each step, one after the other.
     """
     known, compiler = list(found), costs.hardware.compiler
@@ -40,7 +34,7 @@ def on_one_clock(
                 known[number] = _gathered_beside(program, number, known, room, costs)
     for number, step in enumerate(program.steps):
         if isinstance(step, GatherEinsum) and known[number].exposed_seconds:
-            known[number] = _begun_ahead(program, number, step, known, costs, sizes, states[number])
+            known[number] = _begun_ahead(program, number, step, known, costs, sizes)
     return known
 
 
@@ -101,8 +95,7 @@ def _uses(step: Step) -> set[str]:
 
 
 def _begun_ahead(
-    program: Program, number: int, step: GatherEinsum, known: Sequence[StepCost], costs: Costs,
-    sizes: Mapping[str, int], before: Mapping[str, Layout],
+    program: Program, number: int, step: GatherEinsum, known: Sequence[StepCost], costs: Costs, sizes: Mapping[str, int]
 ) -> StepCost:  # fmt: skip
     """The cost of a ring whose first hops start beside the steps before, back to one that makes its array or has its links."""
     ahead, cost = 0.0, known[number]
@@ -111,7 +104,7 @@ def _begun_ahead(
         if step.gather.array in _uses(earlier) or set(moved_axes(earlier)) & set(moved_axes(step)):
             break
         ahead += float(known[other].seconds)
-    ring = priced(step, costs, sizes, before)
+    ring = priced(step, costs, sizes, *standing(program, number, costs, sizes))
     if not ahead or not ring.hides:
         return cost
     played = ring.played(ahead=costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))

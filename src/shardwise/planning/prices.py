@@ -32,6 +32,7 @@ ITEM_BYTES = {
 AMONG_ZEROS = 1.3  # copies of a gathered array that zeros and the block among them take: 0.9 on v7x, 1.8 on v5p
 STARTING = 3  # times as long as the rest of a matmul its start takes at most
 LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like it: 0.65 on v6e, 0.9 on v4
+HELD = 2.0  # of the chip's own memory, times a sum that it keeps
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 SMALL = 4e5  # bytes: matmuls of less than 0.2 to 0.6 MB wait for nothing, and copies take their least
 NEXT = 0.4  # of that start for a matmul that follows one like it, where a chip holds arrays
@@ -243,10 +244,23 @@ class Costs:
         made, read = self.exchanged(array_bytes, blocks, "made"), self.exchanged(array_bytes, blocks, "read")
         return made if made <= read else read
 
-    def holds(self, array_bytes: float) -> bool:
-        """Whether a chip keeps an array while it works on it, with what is made of it: no part of it passes main memory."""
+    def holds(self, sum_bytes: float) -> bool:
+        """Whether a chip keeps a sum while matmuls add to it: no part of it passes main memory."""
         compiler = self.hardware.compiler
-        return compiler is not None and 4 * array_bytes <= compiler.kept_bytes.value
+        return compiler is not None and HELD * sum_bytes <= compiler.kept_bytes.value
+
+    def read(self, sum_bytes: float) -> float:
+        """Seconds to read a sum that a matmul adds to, tile by tile as it ends: nothing overlaps that."""
+        return self._memory(sum_bytes, 0.0)
+
+    def laid(self, part_bytes: float) -> float:
+        """Seconds to lay a part that a ring made, or that arrived, where it belongs: only written, if the chip keeps it."""
+        compiler = self.hardware.compiler
+        if compiler is None:
+            return self.copy(part_bytes)
+        kept = part_bytes <= compiler.kept_bytes.value
+        seconds = self._memory(0.0, part_bytes) if kept else self.copy(part_bytes)
+        return self.arithmetic.longest(seconds, compiler.least_copy_seconds.value)
 
     def copy(self, array_bytes: float) -> float:
         """Seconds to copy an array in memory."""
@@ -371,10 +385,14 @@ class Costs:
         least = 0.0 if compiler is None else compiler.slice_seconds.value
         return max(self.copy(self._room(out_bytes, blocks)), least)
 
+    def is_fetched(self, array_bytes: float) -> bool:
+        """Whether a chip fetches an input before it works on it."""
+        compiler = self.hardware.compiler
+        return compiler is not None and SMALL <= array_bytes <= compiler.near_bytes.value
+
     def fetched(self, sizes: Iterable[float]) -> tuple[float, float]:
         """Of inputs of so many bytes each, those that a chip fetches before it multiplies; and the seconds that takes."""
-        compiler = self.hardware.compiler
-        taken = 0.0 if compiler is None else sum(size for size in sizes if SMALL <= size <= compiler.near_bytes.value)
+        taken = sum(size for size in sizes if self.is_fetched(size))
         return taken, self._memory(self.arithmetic.name("inputs", taken, "B"), 0.0)
 
     def einsum(

@@ -8,18 +8,16 @@ from dataclasses import dataclass, replace
 
 from shardwise.chips import Switch, Torus
 from shardwise.chips.links import assumptions
-from shardwise.layout import Axes, Layout
+from shardwise.layout import Axes
 from shardwise.planning.cost import Estimate
-from shardwise.planning.fused_cost import priced
+from shardwise.planning.fused_cost import Priced, priced, standing
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of, routes_of
 from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program
 from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
-from shardwise.steps import Fused, Step, describe, einsum_of, kind, moved_axes, scope
-
-LEAST = 1e-12  # seconds: less is the rounding of sums
+from shardwise.steps import Fused, describe, einsum_of, kind, moved_axes, scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +51,14 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
         spans.append(Span("dispatch", COMPUTE, "compute", 0.0, now, line="the program is started on each device"))
     shares: list[Share] = []
     starts: list[float] = []  # of each step
-    for number, (step, cost, before) in enumerate(zip(program.steps, estimate.steps, program.states(), strict=False), 1):
+    for number, (step, cost) in enumerate(zip(program.steps, estimate.steps, strict=True), 1):
         moving = None
         starts.append(now)
         if cost.transfer_seconds:
             name = "collective-permute" if isinstance(step, Fused) else kind(step)
             moving = Moving(name, moved_axes(step), f"step {number} {name}", f"step {number}: {describe(step)}")
             shares.append(Share(moving, cost.transfer_seconds, cost.exposed_seconds))
-        found = _spans(step, cost, moving, now, number, costs, task.sizes, before)
+        found = _spans(program, cost, moving, now, number, costs, task.sizes)
         spans += (replace(span, op_name=scope(number, step)) for span in found)
         now += cost.seconds
     spans += _beside(program, estimate, starts, shares)
@@ -127,16 +125,17 @@ def _laid(task: Problem) -> str:
 
 
 def _spans(
-    step: Step, cost: StepCost, moving: Moving | None, now: float, number: int, costs: Costs,
-    sizes: Mapping[str, int], before: Mapping[str, Layout],
+    program: Program, cost: StepCost, moving: Moving | None, now: float, number: int, costs: Costs, sizes: Mapping[str, int]
 ) -> Iterator[Span]:  # fmt: skip
+    step = program.steps[number - 1]
     line = f"step {number}: {describe(step)}"
     if cost.fetched_seconds:
         yield Span("inputs fetched", COMPUTE, "compute", now, cost.fetched_seconds, line=line)
         now += cost.fetched_seconds
         cost = replace(cost, seconds=cost.seconds - cost.fetched_seconds)
     if isinstance(step, Fused):
-        yield from _ring(step, cost, moving, now, costs, sizes, before, line)
+        ring = priced(step, costs, sizes, *standing(program, number - 1, costs, sizes))
+        yield from _ring(ring, cost, moving, now, line)
         return
     if moving is None:
         if cost.seconds:
@@ -152,12 +151,8 @@ def _spans(
         yield Span(f"step {number} copy", COMPUTE, "compute", now + moved, cost.seconds - moved, line=line)
 
 
-def _ring(
-    step: Fused, cost: StepCost, moving: Moving | None, now: float, costs: Costs, sizes: Mapping[str, int],
-    before: Mapping[str, Layout], line: str,
-) -> Iterator[Span]:  # fmt: skip
+def _ring(ring: Priced, cost: StepCost, moving: Moving | None, now: float, line: str) -> Iterator[Span]:
     """The events of a ring as they were played."""
-    ring = priced(step, costs, sizes, before)
     played = ring.played(ahead=cost.ahead_seconds, record=True)
     if ring.laid:
         yield Span("operand laid out", COMPUTE, "compute", now, ring.laid, line=line)
@@ -186,9 +181,6 @@ def _ring(
         start = now + played.busy_seconds
         yield Span(moving.name, ring.lanes[0], "transfer", start, left, None, moving, cost.wire_bytes, line)
         yield Span(moving.name, COMPUTE, "wait", start, left, collective=moving, line=line)
-    after = cost.seconds - played.seconds
-    if after > LEAST:
-        yield Span("blocks transposed", COMPUTE, "compute", now - ring.laid + played.seconds, after, line=line)
 
 
 def _blocks(event: Event, width: int) -> float:

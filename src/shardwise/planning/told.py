@@ -1,4 +1,4 @@
-"""What TPU compilers are told of a collective: of its blocks as a dimension of their own, or that it is a sum, or nothing.
+"""What TPU compilers are told: of a collective's blocks as a dimension of their own, or that it is a sum; of dimensions as one.
 
 The runtime and the printed code tell them the same.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from shardwise.chips import Hardware
-from shardwise.planning.tiles import blocks_of
+from shardwise.planning.tiles import SUBLANES, blocks_of, memory_order
 
 # As JAX has it along a dimension; of blocks along a new first one; a vector as rows of tiles; as a sum of which a block is cut;
 # or an all-to-all that joins one row.
@@ -49,3 +49,51 @@ def exchange_form(
     after[split], after[concat] = after[split] // n, after[concat] * n
     found = blocks_of("all-to-all", (concat, split), shape, after)
     return "blocks" if found.are_transposed(item_bytes * math.prod(shape), chip.compiler, read) else "tiled"
+
+
+def summed_as_one(
+    terms: Sequence[Sequence[Any]], out: Sequence[Any], shapes: Sequence[Sequence[int]]
+) -> tuple[tuple[Any, ...], ...]:
+    """The dimensions that a matmul sums, by runs of which all its operands hold all or none side by side, in one order.
+
+    Each run is one dimension where that copies nothing: operands lie in memory as they are written, and rows fill tiles. A ring
+    that cuts what holds it is told of it as one: of several the compiler makes a convolution, for which it transposes an
+    operand as a whole, for one part after the other. Of 180 scattering rings of random shapes that sum two
+    dimensions the 58 told so are 1.23 times as fast in the geometric mean, at most 4.5, the slowest 0.98.
+
+    >>> summed_as_one(["bij", "bik"], "jk", [(8, 512, 1024), (8, 512, 256)])
+    (('b', 'i'),)
+    >>> summed_as_one(["bij", "bik"], "jk", [(8, 508, 1024), (8, 508, 256)])
+    ()
+    """
+    found: list[tuple[Any, ...]] = []
+    for term in terms:
+        for dim in term:
+            shared = sum(dim in each for each in terms) > 1
+            if not shared or dim in out or any(dim in run for run in found):
+                continue
+            run = [dim]
+            while (after := _after(run[-1], terms)) not in (None, *out) and _is_free(run[-1], after, terms, shapes):
+                run.append(after)
+            if len(run) > 1:
+                found.append(tuple(run))
+    return tuple(found)
+
+
+def _after(dim: Any, terms: Sequence[Sequence[Any]]) -> Any | None:
+    """What follows a dimension in all operands that have it; None where that differs, or nothing does in one."""
+    follows = {term[term.index(dim) + 1] if dim != term[-1] else None for term in terms if dim in term}
+    return follows.pop() if len(follows) == 1 else None
+
+
+def _is_free(dim: Any, after: Any, terms: Sequence[Sequence[Any]], shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether operands take two dimensions as one without a copy."""
+    for term, shape in zip(terms, shapes, strict=True):
+        if (dim in term) != (after in term):
+            return False
+        if dim in term:
+            place = term.index(after)
+            fills = place < len(term) - 2 or (place == len(term) - 2 and shape[place] % SUBLANES == 0)
+            if not fills or memory_order(tuple(shape)) != tuple(range(len(shape))):
+                return False
+    return True

@@ -1,4 +1,4 @@
-"""Collectives of blocks that are a dimension of their own, as TPU compilers are told of them.
+"""Blocks of collectives as a dimension of their own, and several dimensions as one: as TPU compilers are told of them.
 
 `Plan.code()` copies these functions as they stand, so they lean on nothing but JAX and each other.
 """
@@ -17,6 +17,11 @@ def join_blocks(blocks, at):
     """Lay the blocks of the first dimension side by side along another one: the inverse of `cut_blocks`."""
     moved = jnp.moveaxis(blocks, 0, at)
     return moved.reshape((*moved.shape[:at], -1, *moved.shape[at + 2 :]))
+
+
+def as_one(array, at, count):
+    """So many dimensions from one on as one, which the compiler takes as such."""
+    return lax.optimization_barrier(array.reshape((*array.shape[:at], -1, *array.shape[at + count :])))
 
 
 def scatter_blocks(array, axes, at):

@@ -15,7 +15,7 @@ from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
-from shardwise.planning.told import exchange_form, scatter_form
+from shardwise.planning.told import exchange_form, scatter_form, summed_as_one
 from shardwise.program import Program, invarying_axes, reader, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
@@ -169,13 +169,13 @@ def _line(
         case GatherEinsum(gather, einsum):
             name = variables[einsum.result]
             operands = (gather.array, *(array for array in einsum.operands if array != gather.array))
-            call = _ring_call(step, layouts, operands, variables)
+            call = _ring_call(step, layouts, operands, variables, program, sizes)
         case EinsumScatter(einsum):
             name = variables[einsum.result]
-            call = _ring_call(step, layouts, einsum.operands, variables, _along(step, layouts, sizes, program))
+            call = _ring_call(step, layouts, einsum.operands, variables, program, sizes)
         case EinsumGather(einsum):
             name = variables[einsum.result]
-            call = _ring_call(step, layouts, einsum.operands, variables, _along(step, layouts, sizes, program))
+            call = _ring_call(step, layouts, einsum.operands, variables, program, sizes)
         case RotateEinsum(gathers, einsum):
             name = variables[einsum.result]
             terms, letters = _terms(layouts, einsum.operands, einsum.dims)
@@ -191,15 +191,33 @@ def _line(
 
 def _ring_call(
     step: GatherEinsum | EinsumScatter | EinsumGather, layouts: dict[str, Layout], operands: tuple[str, ...],
-    variables: dict[str, str], along: str | None = None,
+    variables: dict[str, str], program: Program, sizes: Mapping[str, int] | None,
 ) -> str:  # fmt: skip
+    """A ring; of known sizes one that cuts its operands does it as the runtime does, and takes what is summed as one."""
     moved = step.scatter if isinstance(step, EinsumScatter) else step.gather
     terms, letters = _terms(layouts, operands, step.einsum.dims)
+    given, along = [variables[array] for array in operands], moved.dim
+    if sizes is not None and not isinstance(step, GatherEinsum):
+        along = scheduled(step, layouts, sizes, program.mesh).along
+        shapes = [layouts[array].shard_shape(sizes, program.mesh) for array in operands]
+        terms, given = _summed_as_one(terms, given, shapes)
     options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"
     options += f", chunks={step.chunks}" if step.chunks > 1 else ""
-    options += f", along={letters[along]!r}" if along is not None and along != moved.dim else ""
+    options += f", along={letters[along]!r}" if along != moved.dim else ""
     options += ", ring=(folded_shift, folded_owner)" if step.way == "folded" else ""
-    return f"{_RINGS[type(step)]}({terms!r}, {', '.join(variables[array] for array in operands)}, {options})"
+    return f"{_RINGS[type(step)]}({terms!r}, {', '.join(given)}, {options})"
+
+
+def _summed_as_one(terms: str, given: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[str, list[str]]:
+    """An einsum's subscripts and operands, with the dimensions as one that the runtime takes so."""
+    inputs, out = terms.split("->")
+    told, split = list(given), inputs.split(",")
+    for run in summed_as_one(split, out, shapes):
+        for place, term in enumerate(split):
+            if run[0] in term:
+                told[place] = f"as_one({told[place]}, {term.index(run[0])}, {len(run)})"
+                split[place] = term.replace("".join(run), run[0])
+    return f"{','.join(split)}->{out}", told
 
 
 def _chip(task: Problem) -> Hardware | None:
@@ -256,12 +274,6 @@ def _exchanged(
 def _item_bytes(array: str, program: Program, task: Problem) -> int:
     given = array in dict(program.inputs)
     return ITEM_BYTES[task.dtype if given else task.accumulated or task.dtype]
-
-
-def _along(
-    step: EinsumScatter | EinsumGather, layouts: dict[str, Layout], sizes: Mapping[str, int] | None, program: Program
-) -> str | None:  # fmt: skip
-    return None if sizes is None else scheduled(step, layouts, sizes, program.mesh).along
 
 
 def _helpers(program: Program, body: Sequence[str]) -> list[str]:

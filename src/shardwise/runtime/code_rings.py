@@ -250,7 +250,16 @@ SHIFTS = ("shift", "shift_in_any_order")
 STRANDS = ("folded", "Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_matmul")
 RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
 FOLDED = ("folded", "folded_shift", "folded_owner")
-BLOCKS = ("cut_blocks", "join_blocks", "scatter_blocks", "scatter_rows", "sum_and_cut", "exchange_one", "exchange_blocks")
+BLOCKS = (
+    "cut_blocks",
+    "join_blocks",
+    "as_one",
+    "scatter_blocks",
+    "scatter_rows",
+    "sum_and_cut",
+    "exchange_one",
+    "exchange_blocks",
+)
 # In the order in which they are written.
 HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS, *BLOCKS)
 NEEDS = {  # what each calls
@@ -259,6 +268,7 @@ NEEDS = {  # what each calls
     "einsum_gather": ("owner", "Strand", "cuts", "gathering", "side_by_side"),
     "rotate_einsum": (),
     "scatter_blocks": ("cut_blocks",),
+    "as_one": (),
     "scatter_rows": (),
     "sum_and_cut": (),
     "exchange_one": ("cut_blocks",),

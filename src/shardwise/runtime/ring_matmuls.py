@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, get_abstract_mesh
 
+from shardwise.planning.told import summed_as_one
 from shardwise.runtime.arrays import explicit_axes
+from shardwise.runtime.blocks import as_one
 
 Term = tuple[Any, ...]  # an array's dimensions, by name or number
 Operands = Sequence[Sequence[Any]]  # the arrays of each of some matmuls
@@ -70,6 +72,22 @@ def held_back(operands: Operands, *events: Any) -> tuple[Operands, *tuple[Any, .
     waiting, *past = lax.optimization_barrier(([arrays[k] for arrays, k in zip(operands, least, strict=True)], *events))
     held = [[*arrays[:k], each, *arrays[k + 1 :]] for arrays, k, each in zip(operands, least, waiting, strict=True)]
     return held, *past
+
+
+def summed_flat(operands: Operands, matmuls: Sequence[LocalMatmul]) -> tuple[Operands, tuple[LocalMatmul, ...]]:
+    """Operands and matmuls with the dimensions as one that they sum side by side, as compilers are told (`planning.told`)."""
+    flat, found = [], []
+    for arrays, made in zip(operands, matmuls, strict=True):
+        arrays, terms = list(arrays), [list(term) for term in made.terms]
+        for first, *others in summed_as_one(made.terms, made.out, [array.shape for array in arrays]):
+            for place, term in enumerate(terms):
+                if first in term:
+                    at = term.index(first)
+                    arrays[place] = as_one(arrays[place], at, 1 + len(others))
+                    del term[at + 1 : at + 1 + len(others)]
+        flat.append(arrays)
+        found.append(LocalMatmul(tuple(map(tuple, terms)), made.out))
+    return flat, tuple(found)
 
 
 def all_extents(operands: Operands, matmuls: Sequence[LocalMatmul]) -> dict[Any, int]:

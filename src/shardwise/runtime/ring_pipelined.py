@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from shardwise.runtime.ring_matmuls import (
     held_back,
     matmul,
     room,
+    summed_flat,
 )
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Span
@@ -37,6 +38,8 @@ class PipelinedGather:
 
 def pipelined_gather(job: PipelinedGather, operands: Operands) -> Any:
     """Run the ring: part k is made at tick k, and has gone h hops h ticks later; `operands` are those of each matmul."""
+    operands, matmuls = summed_flat(operands, job.matmuls)
+    job = replace(job, matmuls=matmuls)
     sizes = all_extents(operands, job.matmuls)
     schedule, out = job.schedule, job.matmuls[0].out
     split = least_read_again(out, [made.terms for made in job.matmuls], sizes, job.dim, schedule.chunks)

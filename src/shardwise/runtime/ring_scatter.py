@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax import lax
@@ -17,6 +17,7 @@ from shardwise.runtime.ring_matmuls import (
     held_back,
     laid,
     matmul,
+    summed_flat,
 )
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Events, Loop, Matmul, Send, Span
@@ -40,6 +41,8 @@ def scatter(job: Scatter, operands: Operands) -> Any:
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
     """
+    operands, matmuls = summed_flat(operands, job.matmuls)
+    job = replace(job, matmuls=matmuls)
     sizes = all_extents(operands, job.matmuls)
     sizes[job.dim] = width = sizes[job.dim] // job.ring.n
     schedule, out = job.schedule, job.matmuls[0].out

@@ -19,6 +19,7 @@ from typing import assert_never
 from shardwise.schedule.clock import Clock
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Turn, on_trip
 
+LEAST_COVER = 2  # matmuls that a compiler leaves to run beside a transfer at least: other strands', as compiled rings have them
 TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
 
 Seconds = Callable[[float], float]  # of a share of a block
@@ -160,7 +161,7 @@ def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ..
                 begin, end = bisect.bisect(works, place), ends[transfer]
                 left, first = cover * part.width / width, bisect.bisect(works, end)
                 last = first
-                while first > begin and left > 0:
+                while first > begin and (left > 0 or last - first < LEAST_COVER):
                     first -= 1
                     left -= _share(order[works[first]], width)
                 at = place if first == begin else end if first == last else works[first]
