@@ -54,8 +54,9 @@ class _LocalMatmul:
 
         read = sum(moved(array) * (FETCHED if place in self.near else 1) for place, array in enumerate(self.operands))
         made = moved(self.out)
-        held = adds and costs.holds(made)
-        seconds = costs.einsum(self.flops * math.prod(shares.values()), read, 0.0 if held else made, is_next)
+        held = adds and costs.holds(made, sum(self.operands[place][1] for place in self.near))
+        done = math.prod(shares.values())
+        seconds = costs.einsum(self.flops * done, read, made * done if held else made, is_next)  # it leaves the chip once
         seconds = seconds + costs.read(made) if adds and not held else seconds
         return costs.arithmetic.name("T", seconds, "s", "a matmul, its arrays by their bytes")
 

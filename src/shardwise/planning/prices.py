@@ -244,10 +244,10 @@ class Costs:
         made, read = self.exchanged(array_bytes, blocks, "made"), self.exchanged(array_bytes, blocks, "read")
         return made if made <= read else read
 
-    def holds(self, sum_bytes: float) -> bool:
-        """Whether a chip keeps a sum while matmuls add to it: no part of it passes main memory."""
+    def holds(self, sum_bytes: float, near_bytes: float) -> bool:
+        """Whether a chip keeps a sum while matmuls add to it, beside operands that it has fetched."""
         compiler = self.hardware.compiler
-        return compiler is not None and HELD * sum_bytes <= compiler.kept_bytes.value
+        return compiler is not None and HELD * sum_bytes + near_bytes <= compiler.kept_bytes.value
 
     def read(self, sum_bytes: float) -> float:
         """Seconds to read a sum that a matmul adds to, tile by tile as it ends: nothing overlaps that."""

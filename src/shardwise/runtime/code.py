@@ -7,7 +7,7 @@ import keyword
 import string
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from shardwise.chips import Hardware, Torus
@@ -15,6 +15,7 @@ from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
+from shardwise.planning.tiles import memory_order
 from shardwise.planning.told import exchange_form, scatter_form, summed_as_one
 from shardwise.program import Program, invarying_axes, reader, rule
 from shardwise.runtime import code_rings
@@ -79,6 +80,7 @@ def source(program: Program, title: str, function: str = "program", task: Proble
     mapped = f"local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(result)}"
     modules = code_rings.imports(helpers)
     own = [line for line in modules if line.split()[1] in sys.stdlib_module_names]
+    others = [line for line in modules if line not in own]
     lines = [
         _documented(title),
         "",
@@ -86,8 +88,9 @@ def source(program: Program, title: str, function: str = "program", task: Proble
         *([""] if own else []),
         "import jax",
         "import jax.numpy as jnp",
-        *(line for line in modules if line not in own),
+        *(line for line in others if line.startswith("import")),
         "from jax import lax",
+        *(line for line in others if line.startswith("from")),
         "from jax.sharding import PartitionSpec as P",
         "",
         f"mesh = jax.make_mesh({mesh_shape}, {program.mesh.names})",
@@ -137,7 +140,7 @@ def _line(
     number: int, layouts: dict[str, Layout], program: Program, variables: dict[str, str], invarying: bool,
     task: Problem | None,
 ) -> str:  # fmt: skip
-    step, sizes = program.steps[number], None if task is None else task.sizes
+    step = program.steps[number]
 
     def at(array: str, dim: str) -> int:
         return layouts[array].names.index(dim)
@@ -169,13 +172,13 @@ def _line(
         case GatherEinsum(gather, einsum):
             name = variables[einsum.result]
             operands = (gather.array, *(array for array in einsum.operands if array != gather.array))
-            call = _ring_call(step, layouts, operands, variables, program, sizes)
+            call = _ring_call(step, layouts, operands, variables, program, task)
         case EinsumScatter(einsum):
             name = variables[einsum.result]
-            call = _ring_call(step, layouts, einsum.operands, variables, program, sizes)
+            call = _ring_call(step, layouts, einsum.operands, variables, program, task)
         case EinsumGather(einsum):
             name = variables[einsum.result]
-            call = _ring_call(step, layouts, einsum.operands, variables, program, sizes)
+            call = _ring_call(step, layouts, einsum.operands, variables, program, task)
         case RotateEinsum(gathers, einsum):
             name = variables[einsum.result]
             terms, letters = _terms(layouts, einsum.operands, einsum.dims)
@@ -191,19 +194,23 @@ def _line(
 
 def _ring_call(
     step: GatherEinsum | EinsumScatter | EinsumGather, layouts: dict[str, Layout], operands: tuple[str, ...],
-    variables: dict[str, str], program: Program, sizes: Mapping[str, int] | None,
+    variables: dict[str, str], program: Program, task: Problem | None,
 ) -> str:  # fmt: skip
     """A ring; of known sizes one that cuts its operands does it as the runtime does, and takes what is summed as one."""
     moved = step.scatter if isinstance(step, EinsumScatter) else step.gather
     terms, letters = _terms(layouts, operands, step.einsum.dims)
-    given, along = [variables[array] for array in operands], moved.dim
-    if sizes is not None and not isinstance(step, GatherEinsum):
-        along = scheduled(step, layouts, sizes, program.mesh).along
-        shapes = [layouts[array].shard_shape(sizes, program.mesh) for array in operands]
+    given, along, order = [variables[array] for array in operands], moved.dim, None
+    if task is not None and not isinstance(step, GatherEinsum):
+        along = scheduled(step, layouts, task.sizes, program.mesh).along
+        shapes = [layouts[array].shard_shape(task.sizes, program.mesh) for array in operands]
         terms, given = _summed_as_one(terms, given, shapes)
+    elif task is not None and moved.dim in step.einsum.dims and _chip(task) is not None:
+        made = rule(step, layouts, program.mesh)[step.einsum.result]
+        order = memory_order(made.shard_shape(task.sizes, program.mesh))
     options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"
     options += f", chunks={step.chunks}" if step.chunks > 1 else ""
     options += f", along={letters[along]!r}" if along != moved.dim else ""
+    options += f", order={order}" if order is not None else ""
     options += ", ring=(folded_shift, folded_owner)" if step.way == "folded" else ""
     return f"{_RINGS[type(step)]}({terms!r}, {', '.join(given)}, {options})"
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from shardwise.mesh import folded  # copied
 from shardwise.runtime import blocks
@@ -54,11 +55,11 @@ def folded_owner(axes, away):
     return jnp.asarray(ring)[(jnp.asarray(np.argsort(ring))[lax.axis_index(axes)] + away) % len(ring)]
 
 
-def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, owner)):
+def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, ring=(shift, owner)):
     """`jnp.einsum(terms, ...)` of every device's block, gathered along `dim`, with the others.
 
     The blocks go round a ring, one way or both, in so many chunks each. What arrives is sent on and multiplied at once:
-    one hop is overlapped by the matmul of the last.
+    one hop is overlapped by the matmul of the last. `order` is that of the result's dimensions in memory.
     """
     inputs, out = terms.split("->")
     term, *other_terms = inputs.split(",")
@@ -75,6 +76,8 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, ring=(shift, 
         """Blocks of the result, each where it belongs."""
         for part, start in zip(parts, starts, strict=True):
             made, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
+            if order is not None:  # else the compiler may make it in another one, and transpose it
+                made = with_layout_constraint(made, Layout(order))
             if result is None:  # room, which is not filled: every block has its place
                 result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
             result = lax.dynamic_update_slice_in_dim(result, made, start, axis=to)
@@ -275,6 +278,7 @@ NEEDS = {  # what each calls
     "exchange_blocks": ("cut_blocks", "join_blocks"),
 }
 IMPORTS = {
+    "gather_einsum": ("from jax.experimental.layout import Layout, with_layout_constraint",),
     "shift_in_any_order": ("import numpy as np",),
     "folded_owner": ("import numpy as np",),
     "rotate_einsum": ("import itertools", "import math"),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shardwise.layout import Layout
+from shardwise.layout import Axes, Layout
 from shardwise.program import Program, invarying_axes, reader, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
@@ -35,6 +35,7 @@ from shardwise.steps import (
     ReduceScatter,
     RotateEinsum,
     Slice,
+    Way,
     consumed,
     einsum_of,
     moved_axes,
@@ -276,16 +277,16 @@ class Local:
                 return jnp.einsum(*pairs, out, **self.numbers)
             case GatherEinsum(gather, einsum, way, chunks):
                 terms, out = self.terms(einsum, layouts)
-                over = {"axes": gather.axes, "n": self.program.mesh.extent(gather.axes), "way": way, "chunks": chunks}
+                over = self.over(gather.axes, way, chunks)
                 which, dim = einsum.operands.index(gather.array), self.names[gather.dim]
                 return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, **over, **self.numbers)
             case EinsumScatter(einsum, scatter, way, chunks):
                 terms, out = self.terms(einsum, layouts)
-                over = {"axes": scatter.axes, "n": self.program.mesh.extent(scatter.axes), "way": way, "chunks": chunks}
+                over = self.over(scatter.axes, way, chunks)
                 return rings.einsum_scatter(values, terms, out, dim=self.names[scatter.dim], **over, **self.numbers)
             case EinsumGather(einsum, gather, way, chunks):
                 terms, out = self.terms(einsum, layouts)
-                over = {"axes": gather.axes, "n": self.program.mesh.extent(gather.axes), "way": way, "chunks": chunks}
+                over = self.over(gather.axes, way, chunks)
                 return rings.einsum_gather(values, terms, out, dim=self.names[gather.dim], **over, **self.numbers)
             case RotateEinsum(gathers, einsum):
                 terms, out = self.terms(einsum, layouts)
@@ -297,6 +298,11 @@ class Local:
                 raise AssertionError("the compiler's own is no step of a local function")
             case _:
                 assert_never(step)
+
+    def over(self, axes: Axes, way: Way, chunks: int) -> dict[str, Any]:
+        """How a ring goes over mesh axes."""
+        told = self.kind.startswith("TPU")
+        return {"axes": axes, "n": self.program.mesh.extent(axes), "way": way, "chunks": chunks, "ordered": told}
 
     def terms(self, einsum: Einsum, layouts: Mapping[str, Layout]) -> tuple[list[list[int]], list[int]]:
         """An einsum's operands and result as lists of numbered dimensions."""

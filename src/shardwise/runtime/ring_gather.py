@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
+from shardwise.planning.tiles import memory_order
 from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, cut, laid, matmul
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
@@ -97,10 +99,13 @@ class _Run:
 
     def laid(self, before: Any, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
         """A matmul whose result holds the dimension, block by block."""
+        at, size = wanted.out.index(self.job.dim), self.width * self.job.ring.n
         for part, place in parts:
             start, cuts = self.cut(others, wanted, place, span)
             new = matmul([part, *cuts], wanted, self.job.numbers)
-            before = laid(before, new, wanted.out.index(self.job.dim), start, self.width * self.job.ring.n)
+            if self.job.schedule.ordered:
+                new = with_layout_constraint(new, Layout(memory_order((*new.shape[:at], size, *new.shape[at + 1 :]))))
+            before = laid(before, new, at, start, size)
         return before
 
     def added(self, before: Any, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> Any:

@@ -48,10 +48,12 @@ class Ring:
 class Schedule:
     """One way or both; into how many chunks, each sent on its own, every block is cut; a ring of more than `unroll` loops.
 
-    `save`: what is gathered is kept for the matmuls of the derivative that can wait for all of it.
+    `save`: what is gathered is kept for the matmuls of the derivative that can wait for all of it. `ordered`: a matmul's result
+    is told to lie in memory as what it is written into; TPU compilers make some in another order, and transpose them.
     """
 
     way: Way = "bidirectional"
     chunks: int = 1
     unroll: int = UNROLL
     save: bool = True
+    ordered: bool = False

@@ -28,6 +28,7 @@ def gather_einsum(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, gathered: int, dim: Any,
     axes: Axes, n: int, way: Way = "bidirectional", chunks: int = 1, unroll: int = 16,
     precision: Any = None, preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
+    ordered: bool = False,
 ) -> Any:  # fmt: skip
     """Gather one operand along a dimension and multiply it with the others, block by block as it arrives.
 
@@ -53,6 +54,7 @@ def gather_einsum(
         unroll: a ring of more devices than this is a loop, of two hops a turn.
         accumulate: the dtype of running sums, as float32; blocks travel in their own.
         save: keep the gathered operand for the derivative; else it is gathered again.
+        ordered: tell the compiler to lay out what a matmul makes as the result that it is written into; for TPUs.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers = Numbers(precision, preferred_element_type, accumulate)
@@ -62,7 +64,7 @@ def gather_einsum(
     assert dim in wanted.out or any(dim in term for term in wanted.terms[1:]), f"{dim} is summed alone: sum first, then gather"
     if n == 1:
         return matmul([arrays[k] for k in order], wanted, numbers)
-    job = Gather(_ring(axes, n, way), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save), numbers)
+    job = Gather(_ring(axes, n, way), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save, ordered), numbers)
     block, *others = _all_varying([arrays[k] for k in order], job.ring)
     return gather_ring(job, block, [others])[0]
 
@@ -70,7 +72,7 @@ def gather_einsum(
 def einsum_scatter(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, dim: Any, axes: Axes, n: int,
     way: Way = "bidirectional", chunks: int = 1, unroll: int = 16, precision: Any = None,
-    preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
+    preferred_element_type: Any = None, accumulate: Any = None, save: bool = True, ordered: bool = False,
 ) -> Any:  # fmt: skip
     """Multiply, sum over the devices of a ring, and keep this device's part of `dim`; the sums travel as they grow.
 
@@ -92,13 +94,14 @@ def einsum_scatter(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return matmul(arrays, wanted, numbers)
-    job = Scatter(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll, save), numbers)
+    job = Scatter(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll, save, ordered), numbers)
     return scatter_ring(job, [_all_varying(arrays, job.ring)])
 
 
 def einsum_gather(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, dim: Any, axes: Axes, n: int,
     way: Way = "bidirectional", chunks: int = 4, unroll: int = 16, precision: Any = None, preferred_element_type: Any = None,
+    ordered: bool = False,
 ) -> Any:  # fmt: skip
     """Multiply, and gather the result along a dimension, of which every device has made a block.
 
@@ -116,7 +119,7 @@ def einsum_gather(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return matmul(arrays, wanted, numbers)
-    job = PipelinedGather(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll), numbers)
+    job = PipelinedGather(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll, ordered=ordered), numbers)
     return pipelined_gather_ring(job, [_all_varying(arrays, job.ring)])
 
 
