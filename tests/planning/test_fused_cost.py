@@ -24,7 +24,7 @@ from shardwise.program import Program, unfused
 from shardwise.schedule.events import Events, Send, unrolled
 from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.schedule.play import Links, Played, play
-from shardwise.steps import AllGather, Einsum, EinsumGather, Fused
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, ReduceScatter
 
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"
 UP = "A[I_x, J] · B[J, K_x] -> C[I, K_x]"
@@ -361,3 +361,36 @@ def test_parts_that_read_an_operand_again_cost_so(rows, again):
     inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
     cost = estimate(Program(task.mesh, inputs, (step,), "C"), costs_of(task), task.sizes)
     assert (cost.seconds > 2.5e-3) == again
+
+
+MATMUL, BATCHED = Einsum(("A", "B"), "C", ("I", "K")), Einsum(("A", "B"), "C", ("B", "I", "K"))
+GRADIENT = Einsum(("A", "B"), "C", ("J", "K"))
+COMPILED = {  # rings as they were compiled for sixteen chips, x=4 and y=4, in microseconds
+    "an operand that was fetched is read there": (
+        "v6e:4x4", "A[I_x, J] · B[K, J] -> C[I, K]", {"I": 512, "J": 6528, "K": 5632},
+        GatherEinsum(AllGather("A", "I", ("x",)), MATMUL, "bidirectional", 2), 166),
+    "and for what is sent on": (
+        "v6e:4x4", "A[I_x, J] · B[J, K] -> C[I, K]", {"I": 1296, "J": 7552, "K": 3744},
+        EinsumGather(MATMUL, AllGather("C", "I", ("x",)), "ring", 4), 166),
+    "what arrives is written, not copied, and lies as the result": (
+        "v6e:4x4", "A[B, I, J] · B[B, J, K_x] -> C[B, I, K]", {"B": 12, "I": 1536, "J": 512, "K": 7088},
+        EinsumGather(BATCHED, AllGather("C", "K", ("x",)), "ring", 2), 2259),
+    "two matmuls at least are left beside a transfer": (
+        "v5p:2x2x4", "A[I, J_x] · B[J_x, K] -> C[I, K_x]", {"I": 1488, "J": 1792, "K": 4368},
+        EinsumScatter(MATMUL, ReduceScatter("C", "K", ("x",)), "bidirectional", 2), 78),
+    "a sum is read after the multiplications": (
+        "v4:2x2x4", "A[I, J] · B[J_x, K] -> C[I, K]", {"I": 7296, "J": 4608, "K": 4480},
+        GatherEinsum(AllGather("B", "J", ("x",)), MATMUL, "bidirectional", 2), 2008),
+    "what is summed as one dimension is not transposed": (
+        "v6e:4x4", "A[B, I_x, J] · B[B, I_x, K] -> C[J, K_x]", {"B": 20, "I": 512, "J": 1664, "K": 7936},
+        EinsumScatter(GRADIENT, ReduceScatter("C", "K", ("x",)), "ring"), 350),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", COMPILED)
+def test_rings_take_what_compilers_made_of_them(cause):
+    chip, equation, sizes, step, microseconds = COMPILED[cause]
+    task = problem(parse(equation), sizes, "x=4, y=4", chip)
+    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
+    found = estimate(Program(task.mesh, inputs, (step,), "C"), costs_of(task), task.sizes)
+    assert found.seconds == pytest.approx(microseconds * 1e-6, rel=0.2)

@@ -266,3 +266,30 @@ def test_the_source_tells_tpu_compilers_what_the_runtime_tells_them(equation, si
     function, placed, _ = executed(text, program, arrays)
     np.testing.assert_array_equal(function(*placed), whole(equation)(*arrays))
     assert source(program, equation).count(" = lax.") == 1  # of no chip nothing is told
+
+
+GRADIENT = Einsum(("A", "B"), "C", ("J", "K"))
+RINGS_TOLD = [
+    ("A[B, I_x, J] · B[B, I_x, K] -> C[J_x, K]", {"B": 2, "I": 32, "J": 8, "K": 128}, "v5e",
+     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "ring", 2), "'bj,bk->jk', as_one(a, 0, 2), as_one(b, 0, 2)"),
+    ("A[B, I, J_x] · B[B, I, K] -> C[J, K]", {"B": 2, "I": 8, "J": 512, "K": 128}, "v5e",
+     EinsumGather(GRADIENT, AllGather("C", "J", ("x",)), "ring", 2), "'bj,bk->jk', as_one(a, 0, 2), as_one(b, 0, 2)"),
+    ("A[B, I_x, J] · B[B, I_x, K] -> C[J_x, K]", {"B": 2, "I": 36, "J": 8, "K": 128}, "v5e",
+     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "ring", 2), "'bij,bik->jk', a, b"),
+    ("A[I, J] · B[J, K_x] -> C[I, K]", {"I": 8, "J": 8, "K": 512}, "v5e",
+     GatherEinsum(AllGather("B", "K", ("x",)), Einsum(("A", "B"), "C", ("I", "K")), "ring", 2), "order=(0, 1)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("equation", "sizes", "chip", "step", "call"), RINGS_TOLD)
+def test_rings_are_written_as_tpu_compilers_are_told_of_them(equation, sizes, chip, step, call):
+    task = sw.plan(equation, sizes=sizes, mesh="x=4", hardware=chip, dtype="float32", overlap=False).task
+    inputs = tuple((each.name, each.layout) for each in task.equation.operands)
+    program = Program(task.mesh, inputs, (step,), "C")
+    random = np.random.default_rng(0)
+    arrays = [random.integers(-4, 4, [sizes[dim] for dim in each.dims]).astype("float32") for each in task.equation.operands]
+    text = source(program, equation, task=task)
+    assert call in text
+    function, placed, _ = executed(text, program, arrays)
+    np.testing.assert_array_equal(function(*placed), whole(equation)(*arrays))
+    assert call == "'bij,bik->jk', a, b" or call not in source(program, equation)
