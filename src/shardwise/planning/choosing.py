@@ -143,6 +143,8 @@ class Fusing:
         moving = (self._moving(part, kept) for part in collectives_of(step))
         item = min(1.0, self.costs.item_bytes / self.costs.made_item_bytes)  # rings are priced as if no operand were a result
         alone = min(kept[einsum].seconds, kept[einsum].seconds + kept[einsum].saved_seconds)  # a ring may start ahead of it
+        if compiler is not None:  # and read what was fetched, or leave sums where they are
+            alone = min(alone, self.costs.einsum(kept[einsum].flops, 0.0, 0.0))
         return item * max(alone - sooner, *moving)
 
     def _moving(self, part: Collective, kept: Mapping[Step, StepCost]) -> float:
