@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardwise.chips import Compiler, Hardware, Memory, Torus
+from shardwise.chips import Hardware, Memory, Torus
 from shardwise.chips.algorithms import CUBE, Ground, is_asynchronous, is_foldable, is_summed, used_routes
 from shardwise.chips.crowds import Pairs, crowd_of
 from shardwise.chips.hops import Hop, folded_hop, ring_hop
@@ -16,6 +16,7 @@ from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.exchanges import Around, copies_of, transposed_copies
+from shardwise.planning.step_cost import started, unfilled
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
 from shardwise.steps import CollectiveKind, Way
 
@@ -30,7 +31,6 @@ ITEM_BYTES = {
 
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
 AMONG_ZEROS = 1.3  # copies of a gathered array that zeros and the block among them take: 0.9 on v7x, 1.8 on v5p
-STARTING = 3  # times as long as the rest of a matmul its start takes at most
 LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like it: 0.65 on v6e, 0.9 on v4
 HELD = 2.0  # of the chip's own memory, times a sum that it keeps
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
@@ -413,8 +413,8 @@ class Costs:
             results = out_bytes / self.made_item_bytes
             is_kept = is_kept and out_bytes <= compiler.kept_bytes.value
             leaving = compiler.kept_results_per_s if is_kept else compiler.results_per_s
-            if is_kept and (unfilled := _unfilled(flops, results, compiler)) > 1:
-                arithmetic = self.arithmetic.name("passes", unfilled, "", "the last is not filled") * arithmetic
+            if is_kept and (passes := unfilled(flops / 2 / results, compiler.pass_elements.value)) > 1:
+                arithmetic = self.arithmetic.name("passes", passes, "", "the last is not filled") * arithmetic
             arithmetic = max(arithmetic, results / (leaving.value / self.hardware.sharers(self.mesh)))
             least = compiler.least_seconds.value * (LEAST_NEXT if is_next or is_kept else 1.0)
             sooner = NEXT if is_kept or (is_next and compiler.kept_bytes.value) else 1.0
@@ -441,18 +441,3 @@ class Costs:
                 return memory_seconds(memory, self.mesh, read_bytes, written_bytes)
             case _:
                 return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
-
-
-def _unfilled(flops: float, results: float, compiler: Compiler) -> float:
-    """How many times as long as the sums of a matmul its passes over them take: the last is not filled."""
-    passes = float(flops) / 2 / float(results) / compiler.pass_elements.value
-    return math.ceil(passes) / passes
-
-
-def started(arithmetic: float, start: float, least: float, sooner: float = 1.0) -> float:
-    """Seconds of a matmul with its start: `start`, of which a small one has less, or `sooner` times that; at least `least`.
-
-    >>> [round(started(each, start=5.0, least=2.0), 1) for each in (0.1, 1.0, 10.0)]
-    [2.1, 4.0, 15.0]
-    """
-    return arithmetic + max(min(STARTING * arithmetic, start) * sooner, least)

@@ -5,6 +5,7 @@
 
 from jax import lax
 from jax import numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 
 def cut_blocks(array, at, parts):
@@ -22,6 +23,11 @@ def join_blocks(blocks, at):
 def as_one(array, at, count):
     """So many dimensions from one on as one, which the compiler takes as such."""
     return lax.optimization_barrier(array.reshape((*array.shape[:at], -1, *array.shape[at + count :])))
+
+
+def lying_in(array, order):
+    """An array whose dimensions lie in memory in this order, the slowest first: no compiler makes it in another one."""
+    return with_layout_constraint(array, Layout(order))
 
 
 def scatter_blocks(array, axes, at):

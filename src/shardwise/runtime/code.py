@@ -15,8 +15,7 @@ from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
-from shardwise.planning.tiles import memory_order
-from shardwise.planning.told import exchange_form, scatter_form, summed_as_one
+from shardwise.planning.told import exchange_form, result_order, scatter_form, summed_as_one
 from shardwise.program import Program, invarying_axes, reader, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
@@ -169,6 +168,9 @@ def _line(
         case Einsum(operands, result, dims):
             name = variables[result]
             call = f"jnp.einsum({_terms(layouts, operands, dims)[0]!r}, {', '.join(variables[array] for array in operands)})"
+            if task is not None and _chip(task) is not None and number == len(program.steps) - 1 and result == program.output:
+                shape = program.result.shard_shape(task.sizes, program.mesh)
+                call = f"lying_in({call}, {result_order(shape)})"
         case GatherEinsum(gather, einsum):
             name = variables[einsum.result]
             operands = (gather.array, *(array for array in einsum.operands if array != gather.array))
@@ -206,7 +208,7 @@ def _ring_call(
         terms, given = _summed_as_one(terms, given, shapes)
     elif task is not None and moved.dim in step.einsum.dims and _chip(task) is not None:
         made = rule(step, layouts, program.mesh)[step.einsum.result]
-        order = memory_order(made.shard_shape(task.sizes, program.mesh))
+        order = result_order(made.shard_shape(task.sizes, program.mesh))
     options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"
     options += f", chunks={step.chunks}" if step.chunks > 1 else ""
     options += f", along={letters[along]!r}" if along != moved.dim else ""

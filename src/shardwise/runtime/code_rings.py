@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from shardwise.mesh import folded  # copied
 from shardwise.runtime import blocks
+from shardwise.runtime.blocks import lying_in  # copied
 from shardwise.schedule.strands import Strand, cuts, gathering, is_one_matmul, scattering, side_by_side  # noqa: F401  copied
 
 
@@ -77,7 +77,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
         for part, start in zip(parts, starts, strict=True):
             made, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
             if order is not None:  # else the compiler may make it in another one, and transpose it
-                made = with_layout_constraint(made, Layout(order))
+                made = lying_in(made, order)
             if result is None:  # room, which is not filled: every block has its place
                 result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
             result = lax.dynamic_update_slice_in_dim(result, made, start, axis=to)
@@ -254,31 +254,26 @@ STRANDS = ("folded", "Strand", "cuts", "gathering", "scattering", "side_by_side"
 RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
 FOLDED = ("folded", "folded_shift", "folded_owner")
 BLOCKS = (
-    "cut_blocks",
-    "join_blocks",
-    "as_one",
-    "scatter_blocks",
-    "scatter_rows",
-    "sum_and_cut",
-    "exchange_one",
+    "cut_blocks", "join_blocks", "as_one", "lying_in", "scatter_blocks", "scatter_rows", "sum_and_cut", "exchange_one",
     "exchange_blocks",
-)
+)  # fmt: skip
 # In the order in which they are written.
 HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS, *BLOCKS)
 NEEDS = {  # what each calls
-    "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_matmul"),
+    "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_matmul", "lying_in"),
     "einsum_scatter": ("owner", "Strand", "cuts", "scattering"),
     "einsum_gather": ("owner", "Strand", "cuts", "gathering", "side_by_side"),
     "rotate_einsum": (),
     "scatter_blocks": ("cut_blocks",),
     "as_one": (),
+    "lying_in": (),
     "scatter_rows": (),
     "sum_and_cut": (),
     "exchange_one": ("cut_blocks",),
     "exchange_blocks": ("cut_blocks", "join_blocks"),
 }
 IMPORTS = {
-    "gather_einsum": ("from jax.experimental.layout import Layout, with_layout_constraint",),
+    "lying_in": ("from jax.experimental.layout import Layout, with_layout_constraint",),
     "shift_in_any_order": ("import numpy as np",),
     "folded_owner": ("import numpy as np",),
     "rotate_einsum": ("import itertools", "import math"),

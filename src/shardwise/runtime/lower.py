@@ -16,9 +16,11 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardwise.layout import Axes, Layout
+from shardwise.planning.told import result_order
 from shardwise.program import Program, invarying_axes, reader, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
+from shardwise.runtime.blocks import lying_in
 from shardwise.runtime.devices import AnyMesh, kind_of
 from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.runtime.shard_collectives import collectives_for
@@ -274,7 +276,8 @@ class Local:
             case Einsum():
                 terms, out = self.terms(step, layouts)
                 pairs = (x for pair in zip(values, terms, strict=True) for x in pair)
-                return jnp.einsum(*pairs, out, **self.numbers)
+                made = jnp.einsum(*pairs, out, **self.numbers)
+                return lying_in(made, result_order(made.shape)) if self.tells and self.ends(number) else made
             case GatherEinsum(gather, einsum, way, chunks):
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(gather.axes, way, chunks)
@@ -299,10 +302,18 @@ class Local:
             case _:
                 assert_never(step)
 
+    @property
+    def tells(self) -> bool:
+        """Whether the compiler is told what TPUs' are (`shardwise.planning.told`)."""
+        return self.kind.startswith("TPU")
+
+    def ends(self, number: int) -> bool:
+        """Whether a step makes the program's result."""
+        return number == len(self.program.steps) - 1 and touched(self.program.steps[number]) == self.program.output
+
     def over(self, axes: Axes, way: Way, chunks: int) -> dict[str, Any]:
         """How a ring goes over mesh axes."""
-        told = self.kind.startswith("TPU")
-        return {"axes": axes, "n": self.program.mesh.extent(axes), "way": way, "chunks": chunks, "ordered": told}
+        return {"axes": axes, "n": self.program.mesh.extent(axes), "way": way, "chunks": chunks, "ordered": self.tells}
 
     def terms(self, einsum: Einsum, layouts: Mapping[str, Layout]) -> tuple[list[list[int]], list[int]]:
         """An einsum's operands and result as lists of numbered dimensions."""

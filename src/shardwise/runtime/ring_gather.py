@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from jax import lax
-from jax.experimental.layout import Layout, with_layout_constraint
 
-from shardwise.planning.tiles import memory_order
+from shardwise.planning.told import result_order
+from shardwise.runtime.blocks import lying_in
 from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, cut, laid, matmul
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
@@ -104,7 +104,7 @@ class _Run:
             start, cuts = self.cut(others, wanted, place, span)
             new = matmul([part, *cuts], wanted, self.job.numbers)
             if self.job.schedule.ordered:
-                new = with_layout_constraint(new, Layout(memory_order((*new.shape[:at], size, *new.shape[at + 1 :]))))
+                new = lying_in(new, result_order((*new.shape[:at], size, *new.shape[at + 1 :])))
             before = laid(before, new, at, start, size)
         return before
 

@@ -1,4 +1,4 @@
-"""Rings as TPU compilers make them of what they are told, beside what their estimates say."""
+"""Matmuls and rings as TPU compilers make them of what they are told, beside what their estimates say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.chips.topology import Topology
 from shardwise.compiled.confirming import rehearsed
 from shardwise.planning.cost import estimate
 from shardwise.planning.problem import costs_of
-from shardwise.steps import AllGather, Einsum, EinsumScatter, Fused, GatherEinsum, ReduceScatter
+from shardwise.steps import AllGather, AllToAll, Einsum, EinsumScatter, GatherEinsum, ReduceScatter, Slice, Step
 
 pytestmark = [pytest.mark.usefixtures("kept_texts"), pytest.mark.needs("tpu")]
 
@@ -33,14 +33,25 @@ RINGS = {  # the limit in microseconds, and what the same rings took before they
 @pytest.mark.parametrize("ring", RINGS)
 def test_no_operand_or_block_is_transposed_for_every_part(ring: str):
     target, mesh, equation, sizes, step, limit = RINGS[ring]
-    audit_seconds, estimated = seconds_of(equation, sizes, mesh, target, step)
-    assert audit_seconds < limit * 1e-6
-    assert estimated / audit_seconds == pytest.approx(1, abs=0.25)
+    compiled, estimated = seconds_of(equation, sizes, mesh, target, step)
+    assert compiled < limit * 1e-6
+    assert estimated / compiled == pytest.approx(1, abs=0.25)
 
 
-def seconds_of(equation: str, sizes: dict[str, int], mesh: str, target: str, step: Fused) -> tuple[float, float]:
-    """A ring's seconds as compiled, and as estimated."""
+def test_a_matmul_that_ends_a_program_is_made_as_its_result_lies():
+    """1,914 us before it was told: 1,260 of these transposed 226 MB."""
+    compiled, estimated = seconds_of(
+        "A[B_x, I, J_y] · B[J_y, K] -> C[B, I, K]", {"B": 4, "I": 3072, "J": 768, "K": 9216}, "x=4, y=4", "v6e:4x4",
+        AllToAll("A", "B", "J", ("x",)), AllGather("A", "J", ("y", "x")), Slice("B", "J", ("x",)),
+        AllGather("B", "J", ("y", "x")), BATCHES,
+    )  # fmt: skip
+    assert compiled < 700e-6
+    assert estimated / compiled == pytest.approx(1, abs=0.15)
+
+
+def seconds_of(equation: str, sizes: dict[str, int], mesh: str, target: str, *steps: Step) -> tuple[float, float]:
+    """A program's seconds as compiled, and as estimated."""
     plan = sw.plan(equation, sizes=sizes, mesh=mesh, hardware=target, overlap=False)
-    program = dataclasses.replace(plan.best.program, steps=(step,))
+    program = dataclasses.replace(plan.best.program, steps=steps)
     audit = rehearsed(plan.task, program, Topology.parse(target))
     return audit.timeline().step_seconds, estimate(program, costs_of(plan.task), sizes).seconds
