@@ -1,4 +1,4 @@
-"""Collectives as devices of their own have them: all-to-alls that join a dimension of one row, scatters told of blocks."""
+"""Collectives as devices of their own have them, and what TPU compilers are told of these and of rings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import itertools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from contractions import whole
 
 import shardwise as sw
+from shardwise.program import Program
+from shardwise.runtime import lower
 from shardwise.runtime.shard_collectives import OnTpu, Tiled
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter, Step
 
 SHAPES = ((1, 8, 12), (8, 1, 12), (8, 12, 1))
 
@@ -84,3 +89,40 @@ def test_a_scatter_told_of_its_blocks_is_the_same(shape: tuple[int, ...], at: in
         twice = [jax.grad(lambda a, of=of: jax.jvp(of, (a,), (a,))[1].astype("float32").sum())(given) for of in (apart, tiled)]
     for pair in (grads, pushed, stacked, twice):
         np.testing.assert_array_equal(*pair)
+
+
+MATMUL, GRADIENT = Einsum(("A", "B"), "C", ("I", "K")), Einsum(("A", "B"), "C", ("J", "K"))
+TOLD: list[tuple[str, dict[str, int], Step]] = [
+    ("A[I_x, J] · B[J, K] -> C[I_x, K]", {"I": 16, "J": 8, "K": 128}, MATMUL),
+    ("A[I, J] · B[J, K_x] -> C[I, K]", {"I": 16, "J": 8, "K": 512},
+     GatherEinsum(AllGather("B", "K", ("x",)), MATMUL, "bidirectional", 2)),
+    ("A[B, I_x, J] · B[B, I_x, K] -> C[J_x, K]", {"B": 2, "I": 32, "J": 16, "K": 128},
+     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "bidirectional", 2)),
+    ("A[B, I, J_x] · B[B, I, K] -> C[J, K]", {"B": 2, "I": 8, "J": 512, "K": 128},
+     EinsumGather(GRADIENT, AllGather("C", "J", ("x",)), "ring", 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("equation", "sizes", "step"), TOLD)
+def test_what_tpu_compilers_are_told_bears_every_transformation(equation, sizes, step, monkeypatch):
+    monkeypatch.setattr(lower, "kind_of", lambda mesh: "TPU v5 lite")
+    task = sw.plan(equation, sizes=sizes, mesh="x=4", hardware="v5e", overlap=False).task
+    inputs = tuple((each.name, each.layout) for each in task.equation.operands)
+    mesh, random = sw.make_mesh("x=4"), np.random.default_rng(0)
+    function = lower.lower(Program(task.mesh, inputs, (step,), "C"), mesh)
+    plain = [jnp.asarray(random.normal(size=[sizes[dim] for dim in each.dims]), jnp.float32) for each in task.equation.operands]
+    placed = [sw.put(array, str(each.layout)[1:-1], mesh) for array, each in zip(plain, task.equation.operands, strict=True)]
+
+    def total(made):
+        return lambda *arrays: jnp.sum(jnp.sin(made(*arrays)))
+
+    transformed = {
+        "as it is": lambda made: made,
+        "reverse": lambda made: jax.grad(total(made), (0, 1)),
+        "forward over reverse": lambda made: lambda a, b: jax.jvp(lambda a: jax.grad(total(made), 1)(a, b), (a,), (a,))[1],
+        "in a batch": lambda made: lambda a, b: jax.vmap(made, (0, None))(jnp.stack([a, 2 * a]), b),
+    }
+    for name, changed in transformed.items():
+        found, wanted = jax.jit(changed(function))(*placed), jax.jit(changed(whole(equation)))(*plain)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-3, err_msg=name)
