@@ -22,10 +22,10 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
 from shardwise.planning.candidates import Candidate
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import NEXT, STARTING, Costs
+from shardwise.planning.prices import NEXT, Costs
 from shardwise.planning.problem import problem
 from shardwise.planning.ranking import Ranking, rank
-from shardwise.planning.step_cost import einsum_flops
+from shardwise.planning.step_cost import STARTING, einsum_flops
 from shardwise.steps import moved_axes
 from shardwise.units import bytes_text, seconds_text
 

@@ -273,7 +273,7 @@ NEEDS = {  # what each calls
     "exchange_blocks": ("cut_blocks", "join_blocks"),
 }
 IMPORTS = {
-    "lying_in": ("from jax.experimental.layout import Layout, with_layout_constraint",),
+    "lying_in": tuple(line for line in inspect.getsource(blocks).splitlines() if line.endswith("with_layout_constraint")),
     "shift_in_any_order": ("import numpy as np",),
     "folded_owner": ("import numpy as np",),
     "rotate_einsum": ("import itertools", "import math"),
