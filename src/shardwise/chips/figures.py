@@ -73,7 +73,7 @@ class Compiler:
     - Of arrays that are copied: bytes a second, whole, or cut out in parts for a matmul, and the least seconds; how large a
       gathered one may be that leaves the chip at the speed of its memory; what the smallest slice takes.
     - Of arrays that are transposed, so that another dimension runs fastest: bytes a second of those that are fetched, and of
-      larger ones.
+      larger ones; and of two blocks that are spread, where that pads less.
     - Of collectives: the FLOPs of matmuls between start and end of a permute, for each byte, that are taken for
       enough (it starts no earlier than that); and on how many devices, all those of a slice, a scatter and a gather (up to
       so many bytes) are compiled as an all-reduce; and how many tiles of memory a chunk of a scatter over n devices has at
@@ -96,6 +96,7 @@ class Compiler:
     kept_bytes: Figure
     transposed_bytes_per_s: Figure
     far_transposed_bytes_per_s: Figure
+    spread_bytes_per_s: Figure
     cover_flops_per_byte: Figure
     scatter_summed_from: Figure
     scattered_tiles: Figure

@@ -16,6 +16,7 @@ from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.exchanges import Around, copies_of, transposed_copies
+from shardwise.planning.gathers import along_lanes
 from shardwise.planning.step_cost import started, unfilled
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
 from shardwise.steps import CollectiveKind, Way
@@ -292,6 +293,8 @@ class Costs:
                 return 0.0
             case ("all-gather", "lanes" | "torn") | (_, "rows" | "torn") if blocks.deep or kind == "all-to-all":
                 return self.transposed(room)
+            case "all-gather", "lanes" if given and self.hardware.devices_per_chip == 1:
+                return room * self.hardware.sharers(self.mesh) / along_lanes(room, blocks, compiler)
             case "all-gather", "torn" if given:
                 return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.transposed_bytes_per_s.value
             case "all-gather", "lanes" | "torn":

@@ -29,6 +29,7 @@ _LETTERS = {
     "cut_bytes_per_s": ("cut", "B/s", "cutting parts out of an array"),
     "transposed_bytes_per_s": ("transposed", "B/s", "transposing in memory"),
     "far_transposed_bytes_per_s": ("transposed", "B/s", "transposing large arrays in memory"),
+    "spread_bytes_per_s": ("spread", "B/s", "two blocks that end within lanes, spread in memory"),
     "slice_seconds": ("least", "s"),
     "least_seconds": ("least", "s", "the smallest matmul"),
     "least_copy_seconds": ("least", "s", "a small copy"),

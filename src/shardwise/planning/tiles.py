@@ -24,6 +24,7 @@ Order = tuple[int, ...]  # dimensions by position, the slowest first
 Tiles = Literal["whole", "odd", "rows", "lanes", "torn"]
 
 LANES, SUBLANES = 128, 8  # a tile has so many elements of the dimension that runs fastest, and so many of the next
+SPREAD_FROM, SPREAD_FULL = 1.0585, 1.035  # times as much, read off 220 compiled gathers
 WORD = 4  # bytes: rows of shorter elements are packed, so that a block of them has to be as many times as many tiles
 SUMMED_FROM = 1.5  # times its size: blocks that would have to be padded to more are summed, and not scattered
 
@@ -34,7 +35,8 @@ class Blocks(NamedTuple):
     `first` and `target_first` say whether it joins or cuts along the first dimension (an all-to-all cuts along its target);
     `deep` whether dimensions lie before the last two; `transposed` whether what comes out would stand in another order as the
     result of a program; `padded` is how many times its size that takes in memory. A block of a scatter is so many tiles
-    (`columns`) wide; along the rows of a matrix it has so many `rows`; it fills so many tiles in all (`count`).
+    (`columns`) wide; along the rows of a matrix it has so many `rows`; it fills so many tiles in all (`count`). Blocks of a
+    gather are `spread` over tiles, and not transposed twice.
     """
 
     first: bool = True
@@ -50,6 +52,7 @@ class Blocks(NamedTuple):
     parts: int = 1
     narrow: bool = False
     count: int = 0
+    spread: bool = False
 
     def stands_apart(self, cores: int) -> bool:
         """Whether the blocks of a scatter are made a dimension of their own, on a chip of so many cores.
@@ -167,7 +170,10 @@ def blocks_of(
     padded = elements / max(1, math.prod(made))
     match kind:
         case "all-gather":
-            tiles = _joined(dim, size)
+            tiles, parts = _joined(dim, size), made[dim] // max(1, size[dim])
+            if tiles == "lanes" and not deep and len(size) > 1:
+                spread = _is_spread(size[-2], size[-1], parts)
+                return Blocks(first, target_first, tiles, deep, held != order, padded, parts=parts, spread=spread)
         case "reduce-scatter":
             outer, flat = dims[0] < len(order) - 2, dim == len(made) - 2 and not deep
             tiles = "whole" if outer else _scattered(dim, made, -(-WORD // item_bytes))
@@ -194,6 +200,15 @@ def _is_whole(dim: int, shard: Sequence[int]) -> bool:
     """Whether the blocks of a shard along a dimension are whole tiles."""
     from_end = len(shard) - dim
     return from_end > 2 or shard[dim] % (LANES if from_end == 1 else SUBLANES) == 0
+
+
+def _is_spread(rows: int, lanes: int, parts: int) -> bool:
+    """Whether a matrix whose rows run fastest would be padded by so much more than its blocks are, that these are spread.
+
+    Eight blocks, or more, fill the rows of a tile.
+    """
+    padded = _up(rows, LANES) / rows
+    return padded > SPREAD_FULL if parts >= SUBLANES else padded > SPREAD_FROM * _up(lanes, LANES) / lanes
 
 
 def _joined(dim: int, shard: Sequence[int]) -> Tiles:
