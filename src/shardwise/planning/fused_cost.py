@@ -56,7 +56,8 @@ class _LocalMatmul:
         made = moved(self.out)
         held = adds and costs.holds(made, sum(self.operands[place][1] for place in self.near))
         done = math.prod(shares.values())
-        seconds = costs.einsum(self.flops * done, read, made * done if held else made, is_next)  # it leaves the chip once
+        leaves = made * done if held else made  # a sum that the chip keeps leaves it once
+        seconds = costs.einsum(self.flops * done, read, made, is_next, held, leaves)
         seconds = seconds + costs.read(made) if adds and not held else seconds
         return costs.arithmetic.name("T", seconds, "s", "a matmul, its arrays by their bytes")
 

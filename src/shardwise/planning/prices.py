@@ -399,7 +399,8 @@ class Costs:
         return taken, self._memory(self.arithmetic.name("inputs", taken, "B"), 0.0)
 
     def einsum(
-        self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False, is_kept: bool = False
+        self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False, is_kept: bool = False,
+        leaves: float | None = None,
     ) -> float:  # fmt: skip
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
 
@@ -407,8 +408,9 @@ class Costs:
         reach, and no more results a second than leave the multipliers; of the memory's speed that at which they read what is
         too large to be fetched. One that `is_next` in a row of like matmuls starts sooner on a chip that holds arrays: what it
         needs is fetched while the one before runs. One whose result `is_kept` for a collective, as far as the chip has room,
-        multiplies in passes over its sums, and results leave faster.
+        multiplies in passes over its sums, and results leave faster. Of the result so many bytes `leave`: all, by default.
         """
+        written = out_bytes if leaves is None else leaves
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
         compiler = self.hardware.compiler
         if compiler is not None and flops:
@@ -425,8 +427,8 @@ class Costs:
             if in_bytes > compiler.near_bytes.value:
                 in_bytes = in_bytes / self.arithmetic.name("m", compiler.read_share.value, "", "of the memory's speed")
         if self.hardware.packs:
-            return self._launch() + arithmetic + self._memory(in_bytes, out_bytes)
-        return self.arithmetic.longest(arithmetic, self._memory(in_bytes, out_bytes))
+            return self._launch() + arithmetic + self._memory(in_bytes, written)
+        return self.arithmetic.longest(arithmetic, self._memory(in_bytes, written))
 
     @property
     def dispatch(self) -> float:
