@@ -17,7 +17,7 @@ from shardwise import api
 from shardwise.chips import Hardware, Torus
 from shardwise.chips.topology import Topology
 from shardwise.mesh import Mesh
-from shardwise.planning.tiles import memory_order
+from shardwise.planning.tiles import blocks_of, memory_order
 from shardwise.steps import AllGather, AllReduce, AllToAll, Einsum, GatherEinsum, ReduceScatter, Slice, Step
 
 ITEM_BYTES = 2  # bfloat16
@@ -221,6 +221,18 @@ def transposing_shards(devices: int, least: float, most: float, seed: str) -> It
         fits = least <= ITEM_BYTES * gathered * columns <= most
         if fits and memory_order((rows, columns)) == (0, 1) and memory_order((gathered, columns)) == (1, 0):
             yield rows, columns
+
+
+def spread_shards(devices: int, least: float, most: float) -> Iterator[tuple[int, int]]:
+    """Shards, without end, that lie by columns, and whose blocks are spread when gathered; `least` to `most` bytes then."""
+    random = Random("spread")
+    while True:
+        columns = 8 * random.randint(23, 130)
+        rows = 8 * round(math.exp(random.uniform(math.log(least), math.log(most))) / ITEM_BYTES / columns / devices / 8)
+        shard, whole = (rows, columns), (rows * devices, columns)
+        fits = least <= ITEM_BYTES * math.prod(whole) <= 0.9 * most  # when it is padded, too
+        if fits and blocks_of("all-gather", (0, 0), shard, whole, memory_order(shard)).spread:
+            yield shard
 
 
 def scatters(count: int) -> Iterator[tuple[int, int]]:

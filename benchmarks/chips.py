@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from itertools import islice
+from math import prod
 from pathlib import Path
 from statistics import median
 
@@ -30,6 +31,7 @@ from benchmarks.chip_probes import (
     Prober,
     scatters,
     small_exchanges,
+    spread_shards,
     transposing_shards,
 )
 from shardwise import chips, writing
@@ -38,6 +40,7 @@ from shardwise.commands.making import start, versions
 from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError
 from shardwise.mesh import Mesh
+from shardwise.planning.gathers import MANY, SMALL, faster
 from shardwise.planning.prices import NEXT
 
 CATALOGUE = Path(chips.__file__).with_name("catalogue")
@@ -193,6 +196,17 @@ def of_transposing(prober: Prober, found: Figures) -> Figures:
     }
 
 
+def of_spreading(prober: Prober, _: Figures) -> Figures:
+    """Copies after gathers of blocks that end within the lanes of a tile, which are spread."""
+    n = prober.four.size
+    if prober.chip.devices_per_chip > 1:
+        return {"spread_bytes_per_s": Derived(ALWAYS, "the sparse cores transpose what others spread: none is", 0)}
+    shards = list(islice(spread_shards(n, MEGABYTE, SMALL * min(n, MANY)), 9))
+    found = speed((prod(each) * n * ITEM_BYTES, prober.gather(*each).work_seconds("after")) for each in shards)
+    says = f"bytes a second of two blocks that end within lanes and are spread, by the median of gathers of {n}"
+    return {"spread_bytes_per_s": times(None if found is None else found / faster(n), 1, says, len(shards))}
+
+
 def of_exchanges(prober: Prober, _: Figures) -> Figures:
     """What copies take at least: small ones beside all-to-alls."""
     sizes = list(small_exchanges(prober.four.size, 16))
@@ -309,6 +323,7 @@ GROUPS: tuple[tuple[tuple[str, ...], Callable[[Prober, Figures], Figures]], ...]
     (("near_bytes", "read_share"), of_near),
     (("kept_bytes", "copied_bytes_per_s", "slice_seconds"), of_gathers),
     (("transposed_bytes_per_s", "far_transposed_bytes_per_s"), of_transposing),
+    (("spread_bytes_per_s",), of_spreading),
     (("least_copy_seconds",), of_exchanges),
     (("cut_bytes_per_s",), of_rings),
     (("cover_flops_per_byte", "routed_from"), of_permutes),

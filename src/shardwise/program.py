@@ -102,6 +102,24 @@ def reader(program: Program, number: int) -> Step | None:
     return next((each for each in program.steps[number + 1 :] if name in (*consumed(each), touched(each))), None)
 
 
+def makes_result(program: Program, number: int) -> bool:
+    """Whether a step, by its number from 0, is the last and makes the output."""
+    return number == len(program.steps) - 1 and touched(program.steps[number]) == program.output
+
+
+def untouched(program: Program, number: int) -> frozenset[str]:
+    """The inputs that nothing but slices took before a step, by its number from 0.
+
+    >>> inputs = (("A", Layout.parse("I_x, J")), ("B", Layout.parse("J, K")))
+    >>> program = Program(Mesh.parse("x=2"), inputs, (AllGather("A", "I", ("x",)), Slice("B", "K", ("x",))), "A")
+    >>> sorted(untouched(program, 0)), sorted(untouched(program, 2))
+    (['A', 'B'], ['B'])
+    """
+    taking = (step for step in program.steps[:number] if not isinstance(step, Slice))
+    taken = {name for step in taking for name in (*consumed(step), touched(step))}
+    return frozenset(name for name, _ in program.inputs if name not in taken)
+
+
 def unfused(program: Program) -> Program:
     """The program with every fused step as the plain steps that it stands for.
 

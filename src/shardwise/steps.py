@@ -176,6 +176,11 @@ def consumed(step: Step) -> tuple[str, ...]:
     return einsum.operands if einsum is not None else (step.array,)  # type: ignore[union-attr]
 
 
+def unsent(step: Step) -> frozenset[str]:
+    """The arrays that a step reads where they are, and of which it sends nothing."""
+    return frozenset(consumed(step)).difference(part.array for part in collectives_of(step))
+
+
 def touched(step: Step) -> str:
     """The array that a step makes or lays out anew."""
     if isinstance(step, Automatic):

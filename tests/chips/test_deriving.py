@@ -21,7 +21,7 @@ from benchmarks.chip_figures import (
     priced,
     speed,
 )
-from benchmarks.chips import rewritten, sources, table
+from benchmarks.chips import GROUPS, rewritten, sources, table
 from shardwise import chips
 from shardwise.chips import Compiler, hardware, read
 from shardwise.errors import HardwareError
@@ -33,6 +33,10 @@ TRUE = Fit(0.9, 1e11, 5e-6, 2e-6, 0.0)
 
 def text_of(name: str) -> str:
     return Path(chips.__file__).with_name("catalogue").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def test_every_figure_of_a_compiler_has_its_probe():
+    assert sorted(name for names, _ in GROUPS for name in names) == sorted(each.name for each in fields(Compiler))
 
 
 def measured(peak_seconds: float, results: float) -> TimedMatmul:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost
 from shardwise.planning.tiles import Blocks
-from shardwise.program import Program, reader
+from shardwise.program import Program, reader, untouched
 from shardwise.steps import (
     AllGather,
     AllToAll,
@@ -31,6 +31,7 @@ from shardwise.steps import (
     consumed,
     einsum_of,
     touched,
+    unsent,
 )
 
 
@@ -53,8 +54,9 @@ def with_copies(
     """
     if costs.hardware.compiler is None:
         return list(found)
-    known, fetching = [], _Fetching(costs, dict(inputs))
+    known, fetching = [], _Fetching(costs, inputs)
     for number, (step, cost, bytes_) in enumerate(zip(program.steps, found, moved, strict=True)):
+        fetching.given = untouched(program, number)
         match step:
             case Slice():
                 seconds = _cut_out(step, reader(program, number), bytes_, costs)
@@ -70,11 +72,10 @@ def with_copies(
                 )
                 cost = fetching.read(step.operands, cost)
             case _ if isinstance(step, Fused):
-                sent = {part.array for part in collectives_of(step)}
-                cost = fetching.read([name for name in consumed(step) if name not in sent], cost)
+                cost = fetching.read([name for name in consumed(step) if name in unsent(step)], cost)
             case _:
                 pass
-        fetching.after(step, cost)
+        fetching.clock += float(cost.seconds)
         known.append(cost)
     return known
 
@@ -83,18 +84,19 @@ def with_copies(
 class _Fetching:
     """What is fetched of the inputs, from the start of a program on, and the clock beside it.
 
-    `given` are the inputs that nothing but slices took so far, with their bytes.
+    `inputs` are their bytes; `given` those that nothing but slices took so far.
     """
 
     costs: Costs
-    given: dict[str, float]
+    inputs: Mapping[str, float]
+    given: frozenset[str] = frozenset()
     clock: float = 0.0
     done: float = 0.0
     fetched: set[str] = field(default_factory=set)
 
     def read(self, names: Sequence[str], cost: StepCost) -> StepCost:
         """The cost of a step that reads arrays, once those of them that are inputs are there."""
-        sizes = [self.given[name] for name in names if name in self.given and name not in self.fetched]
+        sizes = [self.inputs[name] for name in names if name in self.given and name not in self.fetched]
         self.fetched.update(names)
         taken, seconds = self.costs.fetched(sizes)
         if not taken:
@@ -106,13 +108,6 @@ class _Fetching:
         if waited < float(seconds):
             seconds = self.costs.arithmetic.name("waited", waited, "s", "what of it no step before overlaps")
         return replace(_beside(cost, seconds, "inputs fetched", self.costs), fetched_seconds=float(seconds))
-
-    def after(self, step: Step, cost: StepCost) -> None:
-        """Go on behind a step."""
-        self.clock += float(cost.seconds)
-        if not isinstance(step, Slice):
-            for name in {*consumed(step), touched(step)}:
-                self.given.pop(name, None)
 
 
 def _instead(cost: StepCost, seconds: float) -> StepCost:

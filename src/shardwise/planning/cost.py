@@ -16,7 +16,7 @@ from shardwise.planning.neighbours import on_one_clock
 from shardwise.planning.prices import Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
-from shardwise.program import Program
+from shardwise.program import Program, makes_result
 from shardwise.steps import (
     AllGather,
     AllReduce,
@@ -112,7 +112,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
-        last = after is states[-1] and touched(step) == program.output and cost.transfer_seconds
+        last = makes_result(program, number) and cost.transfer_seconds
         priced.append(_as_result(step, cost, costs, footprint, touched(step) in given) if last else cost)
         for name in consumed(step):
             given.pop(name, None)

@@ -16,7 +16,7 @@ from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.planning.told import exchange_form, result_order, scatter_form, summed_as_one
-from shardwise.program import Program, invarying_axes, reader, rule
+from shardwise.program import Program, invarying_axes, makes_result, reader, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
 from shardwise.schedule.fused import scheduled
@@ -168,7 +168,7 @@ def _line(
         case Einsum(operands, result, dims):
             name = variables[result]
             call = f"jnp.einsum({_terms(layouts, operands, dims)[0]!r}, {', '.join(variables[array] for array in operands)})"
-            if task is not None and _chip(task) is not None and number == len(program.steps) - 1 and result == program.output:
+            if task is not None and _chip(task) is not None and makes_result(program, number):
                 shape = program.result.shard_shape(task.sizes, program.mesh)
                 call = f"lying_in({call}, {result_order(shape)})"
         case GatherEinsum(gather, einsum):

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
-from shardwise.program import Program, invarying_axes, reader, unfused
+from shardwise.program import Program, invarying_axes, makes_result, reader, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
 from shardwise.runtime.blocks import lying_in
@@ -224,6 +224,7 @@ class Local:
         return out[None] if self.program.result.unreduced else out
 
     def run(self, *shards: Any) -> Any:
+        """Do every step to this device's shards, in the order of the inputs: the shard of the output, cut back to its sizes."""
         values = {}
         for (name, _), shard in zip(self.program.inputs, shards, strict=True):
             values[name] = self.padded_input(shard, self.states[0][name])
@@ -277,7 +278,7 @@ class Local:
                 terms, out = self.terms(step, layouts)
                 pairs = (x for pair in zip(values, terms, strict=True) for x in pair)
                 made = jnp.einsum(*pairs, out, **self.numbers)
-                return lying_in(made, result_order(made.shape)) if self.tells and self.ends(number) else made
+                return lying_in(made, result_order(made.shape)) if self.tells and makes_result(self.program, number) else made
             case GatherEinsum(gather, einsum, way, chunks):
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(gather.axes, way, chunks)
@@ -306,10 +307,6 @@ class Local:
     def tells(self) -> bool:
         """Whether the compiler is told what TPUs' are (`shardwise.planning.told`)."""
         return self.kind.startswith("TPU")
-
-    def ends(self, number: int) -> bool:
-        """Whether a step makes the program's result."""
-        return number == len(self.program.steps) - 1 and touched(self.program.steps[number]) == self.program.output
 
     def over(self, axes: Axes, way: Way, chunks: int) -> dict[str, Any]:
         """How a ring goes over mesh axes."""

@@ -87,6 +87,7 @@ def einsum_scatter(
         accumulate: the dtype in which a result is added to a sum; sums travel in the dtype of the result.
         save: in the derivative, put the gathered cotangent together, and multiply it whole where that is the better
             matmul; else nothing but shards is held.
+        ordered: for the derivative, which gathers: see `gather_einsum`.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers = Numbers(precision, preferred_element_type, accumulate)
@@ -113,6 +114,7 @@ def einsum_gather(
         axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
         way: from one neighbour, or from both, in half the steps.
         chunks: in how many parts the block is made and sent; the matmul of the first is exposed.
+        ordered: for the derivative's derivative, which gathers: see `gather_einsum`.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers, wanted = Numbers(precision, preferred_element_type), LocalMatmul(tuple(all_terms), tuple(out_term))
