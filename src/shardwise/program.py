@@ -120,6 +120,35 @@ def untouched(program: Program, number: int) -> frozenset[str]:
     return frozenset(name for name, _ in program.inputs if name not in taken)
 
 
+def waiting(program: Program, number: int) -> tuple[str, ...]:
+    """The arrays that rings gather and that wait for what a step makes, by its number from 0: it has their links.
+
+    Nothing else keeps a compiler from sending the first blocks of such a ring before; then what the ring's matmuls need comes
+    late, and nothing overlaps. Where a step before leaves those links free, they are sent beside it, and nothing waits.
+
+    >>> inputs = (("A", Layout.parse("I, J_x")), ("B", Layout.parse("J, K_x")))
+    >>> ring = GatherEinsum(AllGather("B", "K", ("x",)), Einsum(("A", "B"), "C", ("I", "K")))
+    >>> waiting(Program(Mesh.parse("x=2"), inputs, (AllToAll("A", "J", "I", ("x",)), ring), "C"), 0)
+    ('B',)
+    """
+    rings = ((place, step) for place, step in enumerate(program.steps) if isinstance(step, GatherEinsum) and place > number)
+    return tuple(step.gather.array for place, step in rings if _last_on_links(program, place, step) == number)
+
+
+def _last_on_links(program: Program, ring: int, step: GatherEinsum) -> int | None:
+    """The last step before a ring that moves data, over an axis of the ring as all before it that its array needs nothing of."""
+    array, last = step.gather.array, None
+    for place, earlier in enumerate(program.steps[:ring]):
+        if array in (touched(earlier), *consumed(earlier)):
+            if moved_axes(earlier) or last is None and not isinstance(earlier, Slice):
+                return None
+        elif moved_axes(earlier):
+            if not set(moved_axes(earlier)) & set(moved_axes(step)):
+                return None
+            last = place
+    return last
+
+
 def unfused(program: Program) -> Program:
     """The program with every fused step as the plain steps that it stands for.
 

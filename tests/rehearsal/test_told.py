@@ -49,6 +49,16 @@ def test_a_matmul_that_ends_a_program_is_made_as_its_result_lies():
     assert estimated / compiled == pytest.approx(1, abs=0.15)
 
 
+def test_a_ring_leaves_its_links_to_what_its_matmuls_wait_for():
+    """218 us when the ring's blocks were sent first, and the all-to-all after them."""
+    compiled, estimated = seconds_of(
+        "A[I, J_y] · B[K_y, J] -> C[I_y, K]", {"I": 2304, "J": 512, "K": 7680}, "x=2, y=2", "v5e:2x2",
+        AllToAll("A", "J", "I", ("y",)), GatherEinsum(AllGather("B", "K", ("y",)), MATMUL, "ring", 2),
+    )  # fmt: skip
+    assert compiled < 150e-6
+    assert estimated / compiled == pytest.approx(1, abs=0.15)
+
+
 def seconds_of(equation: str, sizes: dict[str, int], mesh: str, target: str, *steps: Step) -> tuple[float, float]:
     """A program's seconds as compiled, and as estimated."""
     plan = sw.plan(equation, sizes=sizes, mesh=mesh, hardware=target, overlap=False)

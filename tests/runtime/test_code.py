@@ -293,3 +293,18 @@ def test_rings_are_written_as_tpu_compilers_are_told_of_them(equation, sizes, ch
     function, placed, _ = executed(text, program, arrays)
     np.testing.assert_array_equal(function(*placed), whole(equation)(*arrays))
     assert call == "'bij,bik->jk', a, b" or call not in source(program, equation)
+
+
+def test_a_ring_that_waits_for_its_links_is_written_so():
+    equation, sizes = "A[I, J_x] · B[J, K_x] -> C[I_x, K]", {"I": 16, "J": 8, "K": 512}
+    task = sw.plan(equation, sizes=sizes, mesh="x=4", hardware="v5e", dtype="float32").task
+    ring = GatherEinsum(AllGather("B", "K", ("x",)), Einsum(("A", "B"), "C", ("I", "K")), "bidirectional")
+    inputs = tuple((each.name, each.layout) for each in task.equation.operands)
+    program = Program(task.mesh, inputs, (AllToAll("A", "J", "I", ("x",)), ring), "C")
+    random = np.random.default_rng(0)
+    arrays = [random.integers(-4, 4, [sizes[dim] for dim in each.dims]).astype("float32") for each in task.equation.operands]
+    text = source(program, equation, task=task)
+    assert "b, a = lax.optimization_barrier((b, a))" in text
+    function, placed, _ = executed(text, program, arrays)
+    np.testing.assert_array_equal(function(*placed), whole(equation)(*arrays))
+    assert "b, a = " not in source(program, equation)

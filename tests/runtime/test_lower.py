@@ -15,7 +15,7 @@ import shardwise as sw
 from shardwise.program import Program
 from shardwise.runtime import lower
 from shardwise.runtime.shard_collectives import OnTpu, Tiled
-from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter, Step
+from shardwise.steps import AllGather, AllToAll, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter, Step
 
 SHAPES = ((1, 8, 12), (8, 1, 12), (8, 12, 1))
 
@@ -92,24 +92,26 @@ def test_a_scatter_told_of_its_blocks_is_the_same(shape: tuple[int, ...], at: in
 
 
 MATMUL, GRADIENT = Einsum(("A", "B"), "C", ("I", "K")), Einsum(("A", "B"), "C", ("J", "K"))
-TOLD: list[tuple[str, dict[str, int], Step]] = [
-    ("A[I_x, J] · B[J, K] -> C[I_x, K]", {"I": 16, "J": 8, "K": 128}, MATMUL),
+TOLD: list[tuple[str, dict[str, int], tuple[Step, ...]]] = [
+    ("A[I_x, J] · B[J, K] -> C[I_x, K]", {"I": 16, "J": 8, "K": 128}, (MATMUL,)),
     ("A[I, J] · B[J, K_x] -> C[I, K]", {"I": 16, "J": 8, "K": 512},
-     GatherEinsum(AllGather("B", "K", ("x",)), MATMUL, "bidirectional", 2)),
+     (GatherEinsum(AllGather("B", "K", ("x",)), MATMUL, "bidirectional", 2),)),
     ("A[B, I_x, J] · B[B, I_x, K] -> C[J_x, K]", {"B": 2, "I": 32, "J": 16, "K": 128},
-     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "bidirectional", 2)),
+     (EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "bidirectional", 2),)),
     ("A[B, I, J_x] · B[B, I, K] -> C[J, K]", {"B": 2, "I": 8, "J": 512, "K": 128},
-     EinsumGather(GRADIENT, AllGather("C", "J", ("x",)), "ring", 2)),
+     (EinsumGather(GRADIENT, AllGather("C", "J", ("x",)), "ring", 2),)),
+    ("A[I, J_x] · B[J, K_x] -> C[I_x, K]", {"I": 16, "J": 8, "K": 512},
+     (AllToAll("A", "J", "I", ("x",)), GatherEinsum(AllGather("B", "K", ("x",)), MATMUL, "bidirectional"))),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("equation", "sizes", "step"), TOLD)
-def test_what_tpu_compilers_are_told_bears_every_transformation(equation, sizes, step, monkeypatch):
+@pytest.mark.parametrize(("equation", "sizes", "steps"), TOLD)
+def test_what_tpu_compilers_are_told_bears_every_transformation(equation, sizes, steps, monkeypatch):
     monkeypatch.setattr(lower, "kind_of", lambda mesh: "TPU v5 lite")
     task = sw.plan(equation, sizes=sizes, mesh="x=4", hardware="v5e", overlap=False).task
     inputs = tuple((each.name, each.layout) for each in task.equation.operands)
     mesh, random = sw.make_mesh("x=4"), np.random.default_rng(0)
-    function = lower.lower(Program(task.mesh, inputs, (step,), "C"), mesh)
+    function = lower.lower(Program(task.mesh, inputs, steps, "C"), mesh)
     plain = [jnp.asarray(random.normal(size=[sizes[dim] for dim in each.dims]), jnp.float32) for each in task.equation.operands]
     placed = [sw.put(array, str(each.layout)[1:-1], mesh) for array, each in zip(plain, task.equation.operands, strict=True)]
 

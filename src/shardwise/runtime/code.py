@@ -16,7 +16,7 @@ from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.planning.told import exchange_form, result_order, scatter_form, summed_as_one
-from shardwise.program import Program, invarying_axes, makes_result, reader, rule
+from shardwise.program import Program, invarying_axes, makes_result, reader, rule, waiting
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
 from shardwise.schedule.fused import scheduled
@@ -69,6 +69,9 @@ def source(program: Program, title: str, function: str = "program", task: Proble
     body = []
     for number, (before, need) in enumerate(zip(states, needs, strict=False)):
         body.append(_line(number, before, program, variables, bool(need), task))
+        for name in waiting(program, number) if task is not None and _chip(task) is not None else ():
+            both = f"{variables[name]}, {variables[touched(program.steps[number])]}"
+            body.append(f"{both} = lax.optimization_barrier(({both}))  # one after the other on the same links")
     result = program.result
     returned = variables[program.output]
     if result.unreduced:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
-from shardwise.program import Program, invarying_axes, makes_result, reader, unfused
+from shardwise.program import Program, invarying_axes, makes_result, reader, unfused, waiting
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
 from shardwise.runtime.blocks import lying_in
@@ -231,7 +231,10 @@ class Local:
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
-                values[touched(step)] = self.step(number, self.states[number], self.invarying[number], taken)
+                made = self.step(number, self.states[number], self.invarying[number], taken)
+                for name in waiting(self.program, number) if self.tells else ():
+                    values[name], made = lax.optimization_barrier((values[name], made))
+                values[touched(step)] = made
         result, out = self.program.result, values[self.program.output]
         if self.sizes:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
