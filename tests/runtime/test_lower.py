@@ -128,26 +128,3 @@ def test_what_tpu_compilers_are_told_bears_every_transformation(equation, sizes,
         found, wanted = jax.jit(changed(function))(*placed), jax.jit(changed(whole(equation)))(*plain)
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-3, err_msg=name)
-
-
-def test_what_a_ring_gathers_is_given_beside_its_result_with_its_derivative():
-    equation, sizes = "A[B, I_x, J] · B[J, K] -> C[B, I, K]", {"B": 2, "I": 16, "J": 8, "K": 8}
-    task = sw.plan(equation, sizes=sizes, mesh="x=4", hardware="v5e").task
-    ring = GatherEinsum(AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("B", "I", "K")), "bidirectional", 2)
-    program = Program(task.mesh, tuple((each.name, each.layout) for each in task.equation.operands), (ring,), "C")
-    mesh, random = sw.make_mesh("x=4"), np.random.default_rng(0)
-    a, b = random.normal(size=(2, 16, 8)).astype(np.float32), random.normal(size=(8, 8)).astype(np.float32)
-    placed = sw.put(a, "B, I_x, J", mesh), sw.put(b, "J, K", mesh)
-    function = lower.lower_keeping(program, "A", mesh)
-    made, kept = jax.jit(function)(*placed)
-    np.testing.assert_allclose(made, whole(equation)(a, b), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(kept, a)
-    assert lower.kept_layout(program, "B") is None
-
-    def total(of):
-        return lambda a, b: sum(jnp.sum(jnp.sin(each)) for each in of(a, b))
-
-    found = jax.jit(jax.grad(total(function), (0, 1)))(*placed)
-    wanted = jax.grad(total(lambda a, b: (whole(equation)(a, b), a)), (0, 1))(a, b)
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
+from jax.extend.core import Jaxpr, JaxprEqn
 
 from shardwise.compiled.facts import Line
 from shardwise.errors import ShardwiseError, one_line
 from shardwise.functions.background import in_background
 from shardwise.functions.joining import JOINED, Group, Joint, Member, groups, joint_of
-from shardwise.functions.rewriting import Brought, Path, Replacement, Together, makers_of, users_of
+from shardwise.functions.rewriting import Path, Replacement, Together, makers_of, users_of
 from shardwise.functions.sights import Left, Sight, Where, laid, mesh_in_force, part_of_axis
 from shardwise.functions.transposes import Orders, orders_of
 from shardwise.intent.flowgraph import Graph, root_of
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
-from shardwise.notation import Equation, Operand, sizes_padded_on
+from shardwise.notation import Equation, Operand
 from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranking
 from shardwise.program import Program
@@ -138,73 +138,27 @@ class MatmulPlace:
         exact = f", preferred_element_type={self.task.accumulated!r}" if self.task.accumulated else ""
         return [*lines, f'c = sw.einsum("{self.task.equation}", a, b, overlap={how}{exact})']
 
-    def takes(self, path: Path, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn]) -> dict[int, Brought]:
-        """By the side of an operand, what a place of no more than its sum takes as others bring it."""
-        number = next(group for group in self.groups if path in group).index(path)
-        layouts = [layout for _, layout in self.program.inputs]
-        return self._brought(number, equation, makers, layouts) if self.sums_only else {}
-
-    def _brought(
-        self, number: int, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn], layouts: Sequence[Layout | None]
-    ) -> dict[int, Brought]:  # fmt: skip
-        """The operands that the whole place has as one of its matmuls does, by their side, and how they lie in `layouts`."""
-        joined = (None, None) if self.joint is None else self.joint.operands
-        sides = zip(self.orders[number].roots(equation, makers), layouts, joined, strict=True)
-        return {
-            side: (root, tuple(axes for _, axes in layout.dims))
-            for side, (root, layout, parts) in enumerate(sides)
-            if parts is None and layout is not None and not isinstance(root, Literal)
-        }
-
-    def replacement(
-        self, path: Path, equation: JaxprEqn, jaxpr: Jaxpr, mesh: Any, wanted: frozenset[Brought] = frozenset()
-    ) -> Replacement | None:  # fmt: skip
-        """The planned program for the matmul of a path, unless it looks otherwise than what was planned.
-
-        Args:
-            wanted: what others in the jaxpr take as this may bring it.
-        """
+    def replacement(self, path: Path, equation: JaxprEqn, jaxpr: Jaxpr, mesh: Any) -> Replacement | None:
+        """The planned program for the matmul of a path, unless it looks otherwise than what was planned."""
         from shardwise.runtime.execute import planned_function
-        from shardwise.runtime.lower import Arithmetic, kept_layout, lower_keeping
+        from shardwise.runtime.lower import Arithmetic
 
         group = next(group for group in self.groups if path in group)
-        number = group.index(path)
-        if self.looks[number] != looks_of(equation):
+        if self.looks[group.index(path)] != looks_of(equation):
             return None
-        arithmetic, makers = (
-            Arithmetic(equation.params["precision"], equation.params["preferred_element_type"]),
-            makers_of(jaxpr),
-        )
-        names = [name for name, _ in self.program.inputs]
-        kept = [None if self.is_padded else kept_layout(self.program, name) for name in names]
-        given = {side: each for side, each in self._brought(number, equation, makers, kept).items() if each in wanted}
-        side, gives = next(iter(given.items()), (0, None))
+        arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
 
-        def run(*arrays: Any, brought: tuple[int, ...] = ()) -> Sequence[Any]:
-            """All results, and what others want."""
-            on, shared = mesh_in_force(mesh), []
-            operands = arrays[: 2 * len(self.orders)]
+        def run(*operands: Any) -> Any:
+            on = mesh_in_force(mesh)
+            alone = planned_function(self.task, self.program, on, arithmetic)
             pairs = zip(self.orders, operands[0::2], operands[1::2], strict=True)
             taken = [array for orders, *pair in pairs for array in orders.taken(pair)]
-            for place, array in zip(brought, arrays[len(operands) :], strict=True):
-                taken[place] = array
+            if self.joint is None:
+                return self.orders[0].given(alone(*taken))
+            made = self.joint.computed(alone, on, self.task.mesh)(*taken)
+            return tuple(orders.given(each) for orders, each in zip(self.orders, made, strict=True))
 
-            def alone(*operands: Any) -> Any:
-                if gives is None:
-                    return planned_function(self.task, self.program, on, arithmetic)(*operands)
-                made, gathered = lower_keeping(self.program, names[side], on, arithmetic)(*operands)
-                shared.append(gathered)
-                return made
-
-            made = (alone(*taken),) if self.joint is None else self.joint.computed(alone, on, self.task.mesh)(*taken)
-            return *(orders.given(each) for orders, each in zip(self.orders, made, strict=True)), *shared
-
-        return Together(group, run, self.takes(path, equation, makers), gives)
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether some device's part of an array is filled up."""
-        return sizes_padded_on(self.task.equation, self.task.sizes, self.task.mesh) != dict(self.task.sizes)
+        return run if self.joint is None else Together(group, run)
 
 
 @dataclass(frozen=True, slots=True)

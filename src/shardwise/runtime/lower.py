@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shardwise.errors import ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
 from shardwise.program import Program, invarying_axes, makes_result, reader, unfused, waiting
@@ -38,7 +37,6 @@ from shardwise.steps import (
     ReduceScatter,
     RotateEinsum,
     Slice,
-    Step,
     Way,
     consumed,
     einsum_of,
@@ -85,40 +83,6 @@ def lower(
         mapped = _unstacked(mapped, result, mesh)
     function = _peeled(mapped, specs, mesh) if any(partial) else mapped
     return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
-
-
-def lower_keeping(program: Program, array: str, mesh: AnyMesh, arithmetic: Arithmetic = Arithmetic()) -> Callable[..., Any]:
-    """Lower a program to a function that gives an input, too, as a ring of it gathers that, for whoever needs it so later.
-
-    Raises:
-        ProgramError: no ring gathers the input as it is given.
-    """
-    gathered = kept_layout(program, array)
-    if gathered is None:
-        raise ProgramError(f"no ring gathers {array} as it is given")
-    local = Local(program, arithmetic, kind=kind_of(mesh), typed=False, keeps=array)
-    specs = tuple(layout.on(program.mesh).spec for _, layout in program.inputs)
-    number = [name for name, _ in program.inputs].index(array)
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(program.result.spec, gathered.spec), check_vma=False)
-    alone = lower(unfused(program), mesh, arithmetic)
-    moved = Program(program.mesh, program.inputs[number : number + 1], _gathers_of(program, array), array)
-    gather = lower(moved, mesh, arithmetic)
-    return _with_derivative_of(lambda *arrays: (alone(*arrays), gather(arrays[number])), mapped)
-
-
-def kept_layout(program: Program, array: str) -> Layout | None:
-    """How an input lies when a ring has gathered it; None where none gathers it as it is given, or sums of it travel."""
-    given, result = dict(program.inputs).get(array), program.result
-    steps = _gathers_of(program, array)
-    if given is None or not steps or any(layout.unreduced for layout in (*dict(program.inputs).values(), result)):
-        return None
-    return Program(program.mesh, ((array, given),), steps, array).result
-
-
-def _gathers_of(program: Program, array: str) -> tuple[AllGather, ...]:
-    """The gather of an input that a ring makes, where that is the first that happens to it."""
-    first = next((step for step in program.steps if array in (touched(step), *consumed(step))), None)
-    return (first.gather,) if isinstance(first, GatherEinsum) and first.gather.array == array else ()
 
 
 def _unstacked(mapped: Callable[..., Any], result: Layout, mesh: AnyMesh) -> Callable[..., Any]:
@@ -237,18 +201,16 @@ class _Peel:
 class Local:
     """The function that `shard_map` runs on each device's shards: one interpreter of the program's steps.
 
-    `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such. `keeps`: an input
-    that a ring gathers, and that is given so beside the result.
+    `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such.
     """
 
     def __init__(
         self, program: Program, arithmetic: Arithmetic, kind: str, padded: Mapping[str, int] = {},
-        sizes: Mapping[str, int] = {}, typed: bool = True, keeps: str = "",
+        sizes: Mapping[str, int] = {}, typed: bool = True,
     ) -> None:  # fmt: skip
         self.program = program
         self.arithmetic = arithmetic
         self.kind = kind
-        self.keeps = keeps
         self.padded = padded
         self.sizes = sizes
         self.states = program.states()
@@ -263,15 +225,13 @@ class Local:
 
     def run(self, *shards: Any) -> Any:
         """Do every step to this device's shards, in the order of the inputs: the shard of the output, cut back to its sizes."""
-        values, kept = {}, None
+        values = {}
         for (name, _), shard in zip(self.program.inputs, shards, strict=True):
             values[name] = self.padded_input(shard, self.states[0][name])
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
                 made = self.step(number, self.states[number], self.invarying[number], taken)
-                if self.keeps_at(step):
-                    made, kept = made
                 for name in waiting(self.program, number) if self.tells else ():
                     values[name], made = lax.optimization_barrier((values[name], made))
                 values[touched(step)] = made
@@ -280,7 +240,7 @@ class Local:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
         if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
             out = out.astype(self.arithmetic.preferred_element_type)
-        return (out, kept) if self.keeps else out
+        return out
 
     def padded_input(self, array: Any, layout: Layout) -> Any:
         widths = [
@@ -325,8 +285,8 @@ class Local:
             case GatherEinsum(gather, einsum, way, chunks):
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(gather.axes, way, chunks)
-                which, dim, keep = einsum.operands.index(gather.array), self.names[gather.dim], self.keeps_at(step)
-                return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, keep=keep, **over, **self.numbers)
+                which, dim = einsum.operands.index(gather.array), self.names[gather.dim]
+                return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, **over, **self.numbers)
             case EinsumScatter(einsum, scatter, way, chunks):
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(scatter.axes, way, chunks)
@@ -345,10 +305,6 @@ class Local:
                 raise AssertionError("the compiler's own is no step of a local function")
             case _:
                 assert_never(step)
-
-    def keeps_at(self, step: Step) -> bool:
-        """Whether a step gathers what is given beside the result."""
-        return isinstance(step, GatherEinsum) and step.gather.array == self.keeps
 
     @property
     def tells(self) -> bool:
