@@ -136,11 +136,11 @@ def waiting(program: Program, number: int) -> tuple[str, ...]:
 
 
 def _last_on_links(program: Program, ring: int, step: GatherEinsum) -> int | None:
-    """The last step before a ring that moves data, where all do over an axis of it but those that make its array."""
+    """The last step before a ring that moves data; None where one leaves its links free, or does more than cut its array."""
     array, last = step.gather.array, None
     for place, earlier in enumerate(program.steps[:ring]):
         if array in (touched(earlier), *consumed(earlier)):
-            if moved_axes(earlier) or (last is None and not isinstance(earlier, Slice)):
+            if not isinstance(earlier, Slice):  # it is not there before, or moves itself
                 return None
         elif moved_axes(earlier):
             if not set(moved_axes(earlier)) & set(moved_axes(step)):

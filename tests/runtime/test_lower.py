@@ -12,7 +12,7 @@ import pytest
 from contractions import whole
 
 import shardwise as sw
-from shardwise.program import Program
+from shardwise.program import Program, waiting
 from shardwise.runtime import lower
 from shardwise.runtime.shard_collectives import OnTpu, Tiled
 from shardwise.steps import AllGather, AllToAll, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter, Step
@@ -128,3 +128,11 @@ def test_what_tpu_compilers_are_told_bears_every_transformation(equation, sizes,
         found, wanted = jax.jit(changed(function))(*placed), jax.jit(changed(whole(equation)))(*plain)
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-3, err_msg=name)
+
+
+def test_a_ring_of_what_a_matmul_makes_waits_for_nothing_that_was_sent_before_it():
+    inputs = tuple((name, sw.Layout.parse(dims)) for name, dims in (("A", "I, J_x"), ("P", "J, L"), ("Q", "L, K_x")))
+    made = Einsum(("P", "Q"), "D", ("J", "K"))
+    ring = GatherEinsum(AllGather("D", "K", ("x",)), Einsum(("A", "D"), "C", ("I", "K")))
+    program = Program(sw.Mesh.parse("x=4"), inputs, (AllToAll("A", "J", "I", ("x",)), made, ring), "C")
+    assert [waiting(program, number) for number in range(3)] == [(), (), ()]

@@ -69,9 +69,7 @@ def source(program: Program, title: str, function: str = "program", task: Proble
     body = []
     for number, (before, need) in enumerate(zip(states, needs, strict=False)):
         body.append(_line(number, before, program, variables, bool(need), task))
-        for name in waiting(program, number) if task is not None and _chip(task) is not None else ():
-            both = f"{variables[name]}, {variables[touched(program.steps[number])]}"
-            body.append(f"{both} = lax.optimization_barrier(({both}))  # one after the other on the same links")
+        body += _waits(number, program, variables, task)
     result = program.result
     returned = variables[program.output]
     if result.unreduced:
@@ -195,6 +193,15 @@ def _line(
         case _:
             assert_never(step)
     return f"{name} = {call}  # {one_line(_comment(step, layouts, program))}"
+
+
+def _waits(number: int, program: Program, variables: dict[str, str], task: Problem | None) -> list[str]:
+    """What rings gather behind what a step has sent, as the runtime tells TPU compilers."""
+    if task is None or _chip(task) is None:
+        return []
+    made = variables[touched(program.steps[number])]
+    pairs = (f"{variables[name]}, {made}" for name in waiting(program, number))
+    return [f"{pair} = lax.optimization_barrier(({pair}))  # one after the other on the same links" for pair in pairs]
 
 
 def _ring_call(
