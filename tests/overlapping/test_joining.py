@@ -15,6 +15,7 @@ from shardwise.functions import background
 from shardwise.functions.matmul_places import MatmulPlace
 from shardwise.functions.replacing import found_places, replacing
 from shardwise.functions.rewriting import rewritten
+from shardwise.runtime import lower
 from shardwise.steps import EinsumGather, EinsumScatter
 
 P = PartitionSpec
@@ -40,16 +41,17 @@ def decoder(w: Any, x: Any) -> Any:
     return x + laid(jnp.einsum("bsf,fd->bsd", jax.nn.silu(gate) * up, w["down"]), "x", "y", None)
 
 
-def arguments(mesh: Any, stored: Entry) -> tuple[Any, Any]:
+def arguments(mesh: Any, stored: Entry, size: int = 32) -> tuple[Any, Any]:
+    """Weights, of which `stored` splits the other dimension, and activations of so many features."""
     numbers = np.random.default_rng(0)
 
     def drawn(shape: tuple[int, ...], *dims: Entry) -> jax.Array:
         return jax.device_put(0.2 * numbers.normal(size=shape).astype(np.float32), NamedSharding(mesh, P(*dims)))
 
-    weights = {name: drawn((32, heads, 8), stored, "y", None) for name, heads in (("q", 8), ("k", 4), ("v", 4))}
-    weights |= {name: drawn((32, 64), stored, "y") for name in ("gate", "up")}
-    weights |= {"o": drawn((8, 8, 32), "y", None, stored), "down": drawn((64, 32), "y", stored)}
-    return weights, drawn((4, 16, 32), "x", "y", None)
+    weights = {name: drawn((size, heads, size // 4), stored, "y", None) for name, heads in (("q", 8), ("k", 4), ("v", 4))}
+    weights |= {name: drawn((size, 2 * size), stored, "y") for name in ("gate", "up")}
+    weights |= {"o": drawn((8, size // 4, size), "y", None, stored), "down": drawn((2 * size, size), "y", stored)}
+    return weights, drawn((4, size // 2, size), "x", "y", None)
 
 
 def joint(places: list[MatmulPlace]) -> list[tuple[int | None, int]]:
@@ -73,6 +75,36 @@ def test_queries_keys_values_and_gates_are_one_matmul_forward_and_back(stored: E
     for got, want in zip(jax.tree.leaves(changed), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-6)
         assert got.sharding.is_equivalent_to(want.sharding, got.ndim)
+
+
+@pytest.mark.parametrize("stored", [None, "x"], ids=["TP", "FSDP and TP"])
+def test_gradients_take_what_was_gathered_before_them_or_after(stored: Entry, monkeypatch):
+    """Nothing is gathered over y twice: the activations of the way there, and the gradients of the way back."""
+    monkeypatch.setattr(background, "LEAST_BYTES", 0)
+    kept: list[str] = []
+
+    def keeping(program: Any, array: str, *given: Any) -> Any:
+        kept.append(array)
+        return real(program, array, *given)
+
+    real = lower.lower_keeping
+    monkeypatch.setattr(lower, "lower_keeping", keeping)
+    mesh = sw.make_mesh("x=2, y=4", axis_types=AxisType.Auto)
+    args = arguments(mesh, stored, size=128)
+    function = jax.value_and_grad(lambda w, x: (decoder(w, x) ** 2).mean(), argnums=(0, 1))
+    with jax.set_mesh(mesh):
+        places, _ = found_places(function, args, None, mesh, "tpu-v6e")
+        changed = [place.summing[0] if place.summing else place.furthest or place for place in places]
+        again = rewritten(function, replacing(changed, mesh))
+        compiled = jax.jit(again).lower(*args).compile()
+        gathered = [line for line in compiled.as_text().splitlines() if " all-gather(" in line]
+        assert len(kept) == 4
+        assert all("op_name=\"w[" in line for line in gathered), "an activation is gathered by itself"
+        wanted = jax.jit(function)(*args)
+        along = jax.tree.map(jnp.ones_like, args)
+        slopes, slopes_wanted = (jax.jit(lambda *a, f=f: jax.jvp(f, a, along)[1])(*args) for f in (again, function))
+    for got, want in zip(jax.tree.leaves((compiled(*args), slopes)), jax.tree.leaves((wanted, slopes_wanted)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=3e-4, atol=1e-5 * float(jnp.abs(want).max()))
 
 
 def test_with_explicit_axes_too():

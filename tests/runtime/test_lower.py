@@ -136,3 +136,37 @@ def test_a_ring_of_what_a_matmul_makes_waits_for_nothing_that_was_sent_before_it
     ring = GatherEinsum(AllGather("D", "K", ("x",)), Einsum(("A", "D"), "C", ("I", "K")))
     program = Program(sw.Mesh.parse("x=4"), inputs, (AllToAll("A", "J", "I", ("x",)), made, ring), "C")
     assert [waiting(program, number) for number in range(3)] == [(), (), ()]
+
+
+GATHERED, TIMES_B = AllGather("A", "I", ("x",)), Einsum(("A", "B"), "C", ("B", "I", "K"))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (GatherEinsum(GATHERED, TIMES_B, "bidirectional", 2),),
+        (GATHERED, TIMES_B),
+        (EinsumGather(Einsum(("A",), "A", ("B", "I", "J")), GATHERED, chunks=1), TIMES_B),
+    ],
+    ids=["ring", "by itself", "by permutes"],
+)
+def test_what_is_gathered_is_given_beside_the_result_with_its_derivative(steps):
+    equation = "A[B, I_x, J] · B[J, K] -> C[B, I, K]"
+    inputs = tuple((name, sw.Layout.parse(dims)) for name, dims in (("A", "B, I_x, J"), ("B", "J, K")))
+    program = Program(sw.Mesh.parse("x=4"), inputs, steps, "C")
+    mesh, random = sw.make_mesh("x=4"), np.random.default_rng(0)
+    a, b = random.normal(size=(2, 16, 8)).astype(np.float32), random.normal(size=(8, 8)).astype(np.float32)
+    placed = sw.put(a, "B, I_x, J", mesh), sw.put(b, "J, K", mesh)
+    function = lower.lower_keeping(program, "A", mesh)
+    made, kept = jax.jit(function)(*placed)
+    np.testing.assert_allclose(made, whole(equation)(a, b), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(kept, a)
+    assert lower.kept_layout(program, "B") is None
+
+    def total(of):
+        return lambda a, b: sum(jnp.sum(jnp.sin(each)) for each in of(a, b))
+
+    found = jax.jit(jax.grad(total(function), (0, 1)))(*placed)
+    wanted = jax.grad(total(lambda a, b: (whole(equation)(a, b), a)), (0, 1))(a, b)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

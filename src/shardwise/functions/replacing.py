@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn
 
 from shardwise.functions.lookup_places import LookupPlace, lookup_places
-from shardwise.functions.matmul_places import MatmulPlace, matmul_places
-from shardwise.functions.rewriting import Path, Replace, Replacement
+from shardwise.functions.matmul_places import MatmulPlace
+from shardwise.functions.matmul_planning import matmul_places
+from shardwise.functions.rewriting import Brought, Path, Replace, Replacement, makers_of, numbered
 from shardwise.functions.sights import Left, Where, seen
 from shardwise.runtime.devices import AnyMesh
 
@@ -39,8 +40,18 @@ def replacing(places: Sequence[Place], mesh: Any) -> Replace:
     """What puts the planned programs in their places, on the mesh in force, or else this one."""
     chosen = {path: place for place in places for path in place.paths}
 
+    def wanted(prefix: Path, jaxpr: Jaxpr) -> Iterator[Brought]:
+        """What places of a jaxpr take as others bring it."""
+        makers = makers_of(jaxpr)
+        for number, _, equation in numbered(jaxpr):
+            place = chosen.get((*prefix, number))
+            if isinstance(place, MatmulPlace) and place.sums_only:
+                yield from place.takes((*prefix, number), equation, makers).values()
+
     def planned(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> Replacement | None:
         place = chosen.get(path)
+        if isinstance(place, MatmulPlace):
+            return place.replacement(path, equation, jaxpr, mesh, frozenset(wanted(path[:-1], jaxpr)))
         return None if place is None else place.replacement(path, equation, jaxpr, mesh)
 
     return planned

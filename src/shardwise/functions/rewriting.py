@@ -8,12 +8,15 @@ name. Loops, branches, `jit` and `jax.checkpoint` are entered; what has a deriva
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+from shardwise.layout import Axes
 
 # The number of an equation among those that may be changed or hold such, of its jaxpr; behind those of what holds it.
 Path = tuple[int, ...]
@@ -24,17 +27,26 @@ ENTERED = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "rema
 _SAME = frozenset({"sharding_constraint", "reshard"})  # an array in another layout
 
 
+# An array that something in a jaxpr takes: what it was before constraints and transposes, and the axes of each dimension.
+Brought = tuple[Any, tuple[Axes, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What takes the place of several matmuls of one jaxpr at once.
+    """What takes the place of several matmuls of one jaxpr at once, or of one that shares with others what it brings.
 
     Attributes:
         paths: of all of them; where one is missing, or no place is behind all operands and before all uses, each stays.
-        compute: from both operands of each, in order, to the results of all.
+        compute: from both operands of each, in order, to the results of all, and to what it gives; `brought` are the numbers of
+            the operands of which it is given, behind all operands, what others brought.
+        takes: by the number of an operand, what it takes instead if that was brought before.
+        gives: what it brings for others.
     """
 
     paths: tuple[Path, ...]
     compute: Callable[..., Sequence[Any]]
+    takes: Mapping[int, Brought] = field(default_factory=dict)
+    gives: Brought | None = None
 
 
 Replacement = Callable[..., Any] | str | Together  # of the operands of an equation; or the scope in which it stays as it is
@@ -46,7 +58,7 @@ class _Joined:
 
     at: int
     places: tuple[int, ...]
-    compute: Callable[..., Sequence[Any]]
+    made: Together
 
 
 Change = Callable[..., Any] | str | JaxprEqn | _Joined  # what takes the place of an equation in one evaluation
@@ -98,12 +110,13 @@ class _Again:
         env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arrays), strict=True))
         makers = makers_of(jaxpr)
         needed = _needed_later(jaxpr, changed, makers)
-        start = 0
-        for place in (*sorted(changed), len(jaxpr.eqns)):
-            _stretch(jaxpr, jaxpr.eqns[start:place], env, needed)
-            if place < len(jaxpr.eqns):
-                equation = jaxpr.eqns[place]
-                change = changed[place]
+        brought: dict[Brought, Any] = {}
+        for is_changed, places in itertools.groupby(_in_order(jaxpr, changed, makers), changed.__contains__):
+            if not is_changed:
+                _stretch(jaxpr, [jaxpr.eqns[place] for place in places], env, needed)
+                continue
+            for place in places:
+                equation, change = jaxpr.eqns[place], changed[place]
                 if isinstance(change, JaxprEqn):
                     _stretch(jaxpr, [change], env, needed)
                 elif isinstance(change, str):
@@ -111,29 +124,33 @@ class _Again:
                         _stretch(jaxpr, [equation], env, needed)
                 elif isinstance(change, _Joined):
                     if place == change.at:
-                        matmuls = [jaxpr.eqns[each] for each in change.places]
-                        self._put(change.compute, matmuls, equation, env, makers)
+                        self._share(change, jaxpr, env, makers, brought)
                 else:
-                    self._put(change, [equation], equation, env, makers)
-            start = place + 1
+                    operands = _sources([equation], env, makers)
+                    env[equation.outvars[0]] = _in_place(change, operands, equation)[0]
         return [_read(var, env) for var in jaxpr.outvars]
 
-    def _put(
-        self, compute: Callable[..., Any], equations: Sequence[JaxprEqn], at: JaxprEqn, env: dict[Any, Any], makers: Any
+    def _share(
+        self, joined: _Joined, jaxpr: Jaxpr, env: dict[Any, Any], makers: Any, brought: dict[Brought, Any]
     ) -> None:  # fmt: skip
-        """Compute the results of equations in their place, from the operands as they are before constraints."""
-        operands = [_read(source_of(var, makers), env) for equation in equations for var in equation.invars]
-        results = _in_place(compute, operands, at)
+        """Compute the results of several equations in the place of one, from what others brought, and bring for others."""
+        equations, made = [jaxpr.eqns[each] for each in joined.places], joined.made
+        there = {number: brought[each] for number, each in made.takes.items() if each in brought}
+        operands = [*_sources(equations, env, makers), *there.values()]
+        compute = functools.partial(made.compute, brought=tuple(there))
+        results = list(_in_place(compute, operands, jaxpr.eqns[joined.at]))
+        if made.gives is not None:
+            brought[made.gives] = results.pop()
         env.update(zip((equation.outvars[0] for equation in equations), results, strict=True))
 
     def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Change]]:
         """The equations of a jaxpr that are changed, by number: what takes their place."""
         groups: dict[tuple[Path, ...], list[int]] = {}
-        computed: dict[tuple[Path, ...], Callable[..., Sequence[Any]]] = {}
+        computed: dict[tuple[Path, ...], Together] = {}
         for place, change in self._changes(jaxpr, path):
             if isinstance(change, Together):
                 groups.setdefault(change.paths, []).append(place)
-                computed[change.paths] = change.compute
+                computed[change.paths] = change
             else:
                 yield place, change
         makers = makers_of(jaxpr) if groups else {}
@@ -144,15 +161,12 @@ class _Again:
                 yield from ((place, joined) for place in places)
 
     def _changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Replacement | JaxprEqn]]:
-        number = -1
-        for place, equation in enumerate(jaxpr.eqns):
-            name = equation.primitive.name
-            number += name in CHANGED or name in ENTERED
-            if name in CHANGED:
+        for number, place, equation in numbered(jaxpr):
+            if equation.primitive.name in CHANGED:
                 change = self.replace((*path, number), equation, jaxpr)
                 if change is not None:
                     yield place, change
-            elif name in ENTERED:
+            else:
                 entered = self._entered(equation, (*path, number))
                 if entered is not equation:
                     yield place, entered
@@ -180,6 +194,59 @@ class _Again:
         if hasattr(held, "consts"):
             return made
         return held if made.consts else made.jaxpr
+
+
+def numbered(jaxpr: Jaxpr) -> Iterator[tuple[int, int, JaxprEqn]]:
+    """The equations of a jaxpr that may be changed or hold such: the number of each among them, and among all."""
+    found = (
+        (place, equation) for place, equation in enumerate(jaxpr.eqns) if equation.primitive.name in CHANGED | ENTERED
+    )  # fmt: skip
+    return ((number, place, equation) for number, (place, equation) in enumerate(found))
+
+
+def _in_order(jaxpr: Jaxpr, changed: Mapping[int, Change], makers: Mapping[Any, JaxprEqn]) -> list[int]:
+    """The numbers of the equations as they are evaluated: in their order, but what brings an array is before what takes it."""
+    joined = {number: change for number, change in changed.items() if isinstance(change, _Joined)}
+    brings = {each.made.gives: each.at for each in joined.values() if each.made.gives is not None}
+    if not brings:
+        return list(range(len(jaxpr.eqns)))
+    at = {var: joined[n].at if n in joined else n for n, equation in enumerate(jaxpr.eqns) for var in equation.outvars}
+    order: dict[int, None] = {}
+    waiting: set[int] = set()
+
+    def needed(number: int) -> set[int]:
+        """What is not evaluated yet of an equation and all that it needs."""
+        found, left = set[int](), [number]
+        while left:
+            each = left.pop()
+            if each in found or each in order:
+                continue
+            found.add(each)
+            members = joined[each].places if each in joined and joined[each].at == each else (each,)
+            taken = [var for member in members for var in jaxpr.eqns[member].invars if not isinstance(var, Literal)]
+            left += [at[var] for var in (*taken, *(source_of(var, makers) for var in taken)) if var in at]
+        return found
+
+    def evaluate(number: int) -> None:
+        change = joined.get(number)
+        waiting.add(number)
+        for wanted in change.made.takes.values() if change is not None and change.at == number else ():
+            before = needed(brings[wanted]) if wanted in brings else set()
+            if not before & waiting:
+                for each in sorted(before):
+                    evaluate(each)
+        waiting.discard(number)
+        order.setdefault(number)
+
+    for number in range(len(jaxpr.eqns)):
+        if number not in order:
+            evaluate(number)
+    return list(order)
+
+
+def _sources(equations: Sequence[JaxprEqn], env: Mapping[Any, Any], makers: Mapping[Any, JaxprEqn]) -> list[Any]:
+    """The operands of some equations as they are before constraints."""
+    return [_read(source_of(var, makers), env) for equation in equations for var in equation.invars]
 
 
 def _needed_later(jaxpr: Jaxpr, changed: Mapping[int, Any], makers: Mapping[Any, JaxprEqn]) -> frozenset[Any]:

@@ -36,6 +36,16 @@ class Orders:
     def given(self, result: Any) -> Any:
         return jnp.transpose(result, inverse(self.result))
 
+    def roots(self, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn]) -> list[Any]:
+        """The variables that a matmul takes in these orders: what its operands were before constraints, and transposes."""
+        found = []
+        for var, order in zip(equation.invars, self.operands, strict=True):
+            root = source_of(var, makers)
+            while list(order) != sorted(order) and _is_transpose(root, makers):
+                root = source_of(makers[root].invars[0], makers)
+            found.append(root)
+        return found
+
 
 def orders_of(equation: JaxprEqn, makers: Mapping[Any, JaxprEqn], users: Mapping[Any, Sequence[JaxprEqn | None]]) -> Orders:
     """The orders of a matmul among those that make its operands, and those that take its result."""
@@ -49,10 +59,12 @@ def orders_of(equation: JaxprEqn, makers: Mapping[Any, JaxprEqn], users: Mapping
 
 def _before(var: Any, makers: Mapping[Any, JaxprEqn]) -> tuple[int, ...]:
     order = list(range(var.aval.ndim))
-    while not isinstance(var := source_of(var, makers), Literal):
-        maker = makers.get(var)
-        if maker is None or maker.primitive.name != _TRANSPOSE:
-            break
-        order = [order[place] for place in inverse(maker.params["permutation"])]
-        var = maker.invars[0]
+    while _is_transpose(var := source_of(var, makers), makers):
+        order = [order[place] for place in inverse(makers[var].params["permutation"])]
+        var = makers[var].invars[0]
     return tuple(order)
+
+
+def _is_transpose(var: Any, makers: Mapping[Any, JaxprEqn]) -> bool:
+    maker = None if isinstance(var, Literal) else makers.get(var)
+    return maker is not None and maker.primitive.name == _TRANSPOSE

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from shardwise.errors import ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
 from shardwise.program import Program, invarying_axes, makes_result, reader, unfused, waiting
@@ -83,6 +84,51 @@ def lower(
         mapped = _unstacked(mapped, result, mesh)
     function = _peeled(mapped, specs, mesh) if any(partial) else mapped
     return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
+
+
+def lower_keeping(program: Program, array: str, mesh: AnyMesh, arithmetic: Arithmetic = Arithmetic()) -> Callable[..., Any]:
+    """Lower a program to a function that gives an input, too, as the program gathers that, for whoever needs it so later.
+
+    Raises:
+        ProgramError: the input is not gathered as it is given.
+    """
+    kept = kept_layout(program, array)
+    if kept is None:
+        raise ProgramError(f"{array} is not gathered as it is given")
+    gathers = _gathers_of(program, array)
+    local = Local(program, arithmetic, kind=kind_of(mesh), typed=False, keeps=(array, max(gathers)))
+    specs = tuple(layout.on(program.mesh).spec for _, layout in program.inputs)
+    number = [name for name, _ in program.inputs].index(array)
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(program.result.spec, kept.spec), check_vma=False)
+    alone = lower(unfused(program), mesh, arithmetic)
+    moved = Program(program.mesh, program.inputs[number : number + 1], tuple(gathers.values()), array)
+    gather = lower(moved, mesh, arithmetic)
+    return _with_derivative_of(lambda *arrays: (alone(*arrays), gather(arrays[number])), mapped)
+
+
+def kept_layout(program: Program, array: str) -> Layout | None:
+    """How an input lies when it is gathered; None where it is not gathered as it is given, or sums of it travel."""
+    given, result = dict(program.inputs).get(array), program.result
+    gathers = tuple(_gathers_of(program, array).values())
+    if given is None or not gathers or any(layout.unreduced for layout in (*dict(program.inputs).values(), result)):
+        return None
+    return Program(program.mesh, ((array, given),), gathers, array).result
+
+
+def _gathers_of(program: Program, array: str) -> dict[int, AllGather]:
+    """The gathers of an input before anything else happens to it, by the numbers of their steps: by themselves or in a ring."""
+    found: dict[int, AllGather] = {}
+    for number, step in enumerate(program.steps):
+        match step:
+            case AllGather(name) if name == array:
+                found[number] = step
+            case EinsumGather(Einsum((name,), made), gather) if name == made == array:
+                found[number] = gather
+            case GatherEinsum(gather) if gather.array == array:
+                return found | {number: gather}
+            case _ if array in (touched(step), *consumed(step)):
+                break
+    return found
 
 
 def _unstacked(mapped: Callable[..., Any], result: Layout, mesh: AnyMesh) -> Callable[..., Any]:
@@ -201,16 +247,18 @@ class _Peel:
 class Local:
     """The function that `shard_map` runs on each device's shards: one interpreter of the program's steps.
 
-    `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such.
+    `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such. `keeps`: an input
+    that is gathered, and given so beside the result; and the number of the step that does it.
     """
 
     def __init__(
         self, program: Program, arithmetic: Arithmetic, kind: str, padded: Mapping[str, int] = {},
-        sizes: Mapping[str, int] = {}, typed: bool = True,
+        sizes: Mapping[str, int] = {}, typed: bool = True, keeps: tuple[str, int] | None = None,
     ) -> None:  # fmt: skip
         self.program = program
         self.arithmetic = arithmetic
         self.kind = kind
+        self.keeps = keeps
         self.padded = padded
         self.sizes = sizes
         self.states = program.states()
@@ -225,13 +273,15 @@ class Local:
 
     def run(self, *shards: Any) -> Any:
         """Do every step to this device's shards, in the order of the inputs: the shard of the output, cut back to its sizes."""
-        values = {}
+        values, kept = {}, None
         for (name, _), shard in zip(self.program.inputs, shards, strict=True):
             values[name] = self.padded_input(shard, self.states[0][name])
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
                 made = self.step(number, self.states[number], self.invarying[number], taken)
+                if self.keeps is not None and self.keeps[1] == number:
+                    made, kept = made if isinstance(step, GatherEinsum) else (made, made)
                 for name in waiting(self.program, number) if self.tells else ():
                     values[name], made = lax.optimization_barrier((values[name], made))
                 values[touched(step)] = made
@@ -240,7 +290,7 @@ class Local:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
         if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
             out = out.astype(self.arithmetic.preferred_element_type)
-        return out
+        return out if self.keeps is None else (out, kept)
 
     def padded_input(self, array: Any, layout: Layout) -> Any:
         widths = [
@@ -286,7 +336,8 @@ class Local:
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(gather.axes, way, chunks)
                 which, dim = einsum.operands.index(gather.array), self.names[gather.dim]
-                return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, **over, **self.numbers)
+                keep = self.keeps == (gather.array, number)
+                return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, keep=keep, **over, **self.numbers)
             case EinsumScatter(einsum, scatter, way, chunks):
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(scatter.axes, way, chunks)

@@ -60,7 +60,7 @@ class _Gathered:
         job, others, along = self.job, _grouped(arrays[1:], self.others), _grouped(tangents[1:], self.others)
         kept, results = None, None
         if job.schedule.save and any(each is not None for each in tangents[1:]):
-            *results, kept = gather_ring(_keeping(job, job.matmuls), arrays[0], (*others, ()))
+            *results, kept = gather_ring(keeping(job, job.matmuls), arrays[0], (*others, ()))
         else:
             results = gather_ring(job, arrays[0], others)
         found: list[Any | None] = [None] * len(results)
@@ -319,7 +319,7 @@ def _once(job: Gather, block: Any, others: Sequence[Sequence[Any]]) -> list[Any]
         return gather_ring(job, block, others)
     now = tuple(wanted for wanted, early in zip(job.matmuls, in_blocks, strict=True) if early)
     factors = [tuple(arrays) for arrays, early in zip(others, in_blocks, strict=True) if early]
-    *made, kept = gather_ring(_keeping(job, now), block, (*factors, ()))
+    *made, kept = gather_ring(keeping(job, now), block, (*factors, ()))
     found = iter(made)
     return [
         next(found) if early else matmul([kept, *arrays], wanted, job.numbers)
@@ -327,6 +327,6 @@ def _once(job: Gather, block: Any, others: Sequence[Sequence[Any]]) -> list[Any]
     ]
 
 
-def _keeping(job: Gather, matmuls: tuple[LocalMatmul, ...]) -> Gather:
+def keeping(job: Gather, matmuls: tuple[LocalMatmul, ...]) -> Gather:
     """With one matmul more, of the block alone: the gathered array."""
     return replace(job, matmuls=(*matmuls, LocalMatmul((job.block,), job.block)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from shardwise.runtime.ring_derivatives import gather_ring, pipelined_gather_ring, rotation, scatter_ring
+from shardwise.runtime.ring_derivatives import gather_ring, keeping, pipelined_gather_ring, rotation, scatter_ring
 from shardwise.runtime.ring_gather import Gather
 from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, as_varying, matmul, varying_axes
 from shardwise.runtime.ring_paths import Ring, Schedule
@@ -28,7 +28,7 @@ def gather_einsum(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, gathered: int, dim: Any,
     axes: Axes, n: int, way: Way = "bidirectional", chunks: int = 1, unroll: int = 16,
     precision: Any = None, preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
-    ordered: bool = False,
+    ordered: bool = False, keep: bool = False,
 ) -> Any:  # fmt: skip
     """Gather one operand along a dimension and multiply it with the others, block by block as it arrives.
 
@@ -55,17 +55,22 @@ def gather_einsum(
         accumulate: the dtype of running sums, as float32; blocks travel in their own.
         save: keep the gathered operand for the derivative; else it is gathered again.
         ordered: tell the compiler to lay out what a matmul makes as the result that it is written into; for TPUs.
+        keep: give the gathered operand, too, after the result; each of its dimensions is one of the others' or the result's.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
+    assert not keep or len(all_terms[gathered]) == len(terms[gathered]), "what it alone has is summed before it is sent"
     numbers = Numbers(precision, preferred_element_type, accumulate)
     order = [gathered, *(k for k in range(len(arrays)) if k != gathered)]
     wanted = LocalMatmul(tuple(all_terms[k] for k in order), tuple(out_term))
     assert dim in wanted.terms[0], f"operand {gathered} has no dimension {dim}"
     assert dim in wanted.out or any(dim in term for term in wanted.terms[1:]), f"{dim} is summed alone: sum first, then gather"
     if n == 1:
-        return matmul([arrays[k] for k in order], wanted, numbers)
+        made = matmul([arrays[k] for k in order], wanted, numbers)
+        return (made, arrays[gathered]) if keep else made
     job = Gather(_ring(axes, n, way), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save, ordered), numbers)
     block, *others = _all_varying([arrays[k] for k in order], job.ring)
+    if keep:
+        return tuple(gather_ring(keeping(job, job.matmuls), block, [others, ()]))
     return gather_ring(job, block, [others])[0]
 
 
