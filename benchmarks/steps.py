@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--ways", default="", help="layouts with commas (default: all)")
     parser.add_argument("--seconds", type=float, default=0.0, help="beyond two compiles of each step (default 0)")
     parser.add_argument("--fresh", action="store_true", help="compile again what the JSON holds")
+    parser.add_argument("--again", action="store_true", help="the same, but for steps with the compiler's options")
     parser.add_argument("--page", action="store_true", help="compile nothing: write the page from the JSON")
     given = parser.parse_args()
     path = FOLDER / "steps.json"
@@ -64,15 +65,17 @@ def main() -> None:
                 chosen = name.startswith(tuple(given.only.split(",")))
                 chosen = chosen and way.name in (given.ways.split(",") if given.ways else [way.name])
                 key = f"{name} | {way.name} | {target}"
-                if not chosen or (key in kept and not given.fresh):
+                if not chosen or (key in kept and not given.fresh and not given.again):
                     continue
-                kept[key] = _measured(step_of(loss), laid_out(MESH, way, shapes, of_tokens), target, given.seconds)
+                known = kept.get(key, {}).get("options") if given.again else None
+                kept[key] = _measured(step_of(loss), laid_out(MESH, way, shapes, of_tokens), target, given.seconds, known)
                 print(key, kept[key].get("speedup", kept[key].get("fault")), flush=True)
                 writing.write(path, json.dumps(kept, indent=1) + "\n")
     writing.write(FOLDER / "steps.md", "\n".join(_page(kept)) + "\n")
 
 
-def _measured(step: Any, args: Any, target: str, seconds: float) -> dict[str, Any]:
+def _measured(step: Any, args: Any, target: str, seconds: float, options: dict[str, float] | None) -> dict[str, Any]:
+    """A step as it is and overlapped; `options` are its seconds with those of the compiler, where they are known."""
     from shardwise.functions.overlapping import overlap
 
     began = time.perf_counter()
@@ -82,7 +85,8 @@ def _measured(step: Any, args: Any, target: str, seconds: float) -> dict[str, An
         return {"fault": one_line(str(error))[:300]}
     assert found.before is not None
     line = found.before.timeline
-    options = {name: seconds for name in OPTIONS if (seconds := _with_options(step, args, target, VARIANTS[name]))}
+    if options is None:
+        options = {name: seconds for name in OPTIONS if (seconds := _with_options(step, args, target, VARIANTS[name]))}
     busy = dict(line.lanes)
     wire = max((share for lane, share in busy.items() if lane.endswith(("+", "-"))), default=0.0)
     return {

@@ -157,7 +157,7 @@ def test_what_is_gathered_is_given_beside_the_result_with_its_derivative(steps):
     mesh, random = sw.make_mesh("x=4"), np.random.default_rng(0)
     a, b = random.normal(size=(2, 16, 8)).astype(np.float32), random.normal(size=(8, 8)).astype(np.float32)
     placed = sw.put(a, "B, I_x, J", mesh), sw.put(b, "J, K", mesh)
-    function = lower.lower_keeping(program, "A", mesh)
+    function = lower.lower_keeping(program, ("A",), mesh)
     made, kept = jax.jit(function)(*placed)
     np.testing.assert_allclose(made, whole(equation)(a, b), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(kept, a)

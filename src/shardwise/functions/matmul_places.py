@@ -161,18 +161,15 @@ class MatmulPlace:
         number = group.index(path)
         if self.looks[number] != looks_of(equation):
             return None
-        arithmetic, makers = (
-            Arithmetic(equation.params["precision"], equation.params["preferred_element_type"]),
-            makers_of(jaxpr),
-        )
+        arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
+        makers = makers_of(jaxpr)
         names = [name for name, _ in self.program.inputs]
         kept = [None if self.is_padded else kept_layout(self.program, name) for name in names]
-        given = {side: each for side, each in self._brought(number, equation, makers, kept).items() if each in wanted}
-        side, gives = next(iter(given.items()), (0, None))
+        gives = {names[side]: each for side, each in self._brought(number, equation, makers, kept).items() if each in wanted}
 
         def run(*arrays: Any, brought: tuple[int, ...] = ()) -> Sequence[Any]:
             """All results, and what others want."""
-            on, shared = mesh_in_force(mesh), []
+            on, shared = mesh_in_force(mesh), list[Any]()
             operands = arrays[: 2 * len(self.orders)]
             pairs = zip(self.orders, operands[0::2], operands[1::2], strict=True)
             taken = [array for orders, *pair in pairs for array in orders.taken(pair)]
@@ -180,16 +177,16 @@ class MatmulPlace:
                 taken[place] = array
 
             def alone(*operands: Any) -> Any:
-                if gives is None:
+                if not gives:
                     return planned_function(self.task, self.program, on, arithmetic)(*operands)
-                made, gathered = lower_keeping(self.program, names[side], on, arithmetic)(*operands)
-                shared.append(gathered)
+                made, *gathered = lower_keeping(self.program, tuple(gives), on, arithmetic)(*operands)
+                shared.extend(gathered)
                 return made
 
             made = (alone(*taken),) if self.joint is None else self.joint.computed(alone, on, self.task.mesh)(*taken)
             return *(orders.given(each) for orders, each in zip(self.orders, made, strict=True)), *shared
 
-        return Together(group, run, self.takes(path, equation, makers), gives)
+        return Together(group, run, self.takes(path, equation, makers), tuple(gives.values()))
 
     @property
     def is_padded(self) -> bool:

@@ -200,10 +200,12 @@ class _Search:
         return time.monotonic() >= self.until
 
     def best(self, places: Sequence[Place]) -> Variant:
-        """What is kept: all places are changed, the lookups alone or none; then one after another otherwise, if faster."""
+        """What is kept: all places are changed, of gradients no more than their sums, so that they take what others gather; the
+        lookups alone are; or none is. Then one after another otherwise, if faster."""
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
-        first = [none, [place.first for place in places], *([lookups] if any(lookups) else [])]
+        every = [place.summing[0] if place.summing else place.first for place in places]
+        first = [none, every, *([lookups] if any(lookups) else [])]
         choices = itertools.product(dict.fromkeys(((), self.without)), first)
         options, kept = min(choices, key=lambda choice: self.seconds(_chosen(choice[1]), choice[0]))
         self.until = time.monotonic() + self.most_seconds
@@ -238,12 +240,13 @@ class _Search:
 
 
 def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
-    """Every place changed at once: gradients in no more than their sums, in one way or the other; those sums alone; matmuls
-    with their arrays in the orders that they are written in; and with gathers by permutes."""
+    """Every place changed at once: with gathers by permutes, gradients in no more than their sums; these sums in the other way,
+    or alone; gradients planned as all others; matmuls with their arrays in the orders that they are written in."""
+    yield [place.summing[0] if place.summing else place.furthest for place in places]
     if any(place.summing for place in places):
-        for way in (0, -1):
-            yield [place.summing[way] if place.summing else place.first for place in places]
+        yield [place.summing[-1] if place.summing else place.first for place in places]
         yield [place.summing[0] if place.summing else None for place in places]
+        yield [place.first for place in places]
     if any(place.as_written for place in places):
         yield [place.first if place.as_written is None else place.as_written.first for place in places]
     yield [place.furthest for place in places]

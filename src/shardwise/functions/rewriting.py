@@ -40,13 +40,13 @@ class Together:
         compute: from both operands of each, in order, to the results of all, and to what it gives; `brought` are the numbers of
             the operands of which it is given, behind all operands, what others brought.
         takes: by the number of an operand, what it takes instead if that was brought before.
-        gives: what it brings for others.
+        gives: what it brings for others, behind the results.
     """
 
     paths: tuple[Path, ...]
     compute: Callable[..., Sequence[Any]]
     takes: Mapping[int, Brought] = field(default_factory=dict)
-    gives: Brought | None = None
+    gives: tuple[Brought, ...] = ()
 
 
 Replacement = Callable[..., Any] | str | Together  # of the operands of an equation; or the scope in which it stays as it is
@@ -138,10 +138,9 @@ class _Again:
         there = {number: brought[each] for number, each in made.takes.items() if each in brought}
         operands = [*_sources(equations, env, makers), *there.values()]
         compute = functools.partial(made.compute, brought=tuple(there))
-        results = list(_in_place(compute, operands, jaxpr.eqns[joined.at]))
-        if made.gives is not None:
-            brought[made.gives] = results.pop()
-        env.update(zip((equation.outvars[0] for equation in equations), results, strict=True))
+        results = _in_place(compute, operands, jaxpr.eqns[joined.at])
+        brought.update(zip(made.gives, results[len(equations) :], strict=True))
+        env.update(zip((equation.outvars[0] for equation in equations), results[: len(equations)], strict=True))
 
     def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Change]]:
         """The equations of a jaxpr that are changed, by number: what takes their place."""
@@ -207,7 +206,7 @@ def numbered(jaxpr: Jaxpr) -> Iterator[tuple[int, int, JaxprEqn]]:
 def _in_order(jaxpr: Jaxpr, changed: Mapping[int, Change], makers: Mapping[Any, JaxprEqn]) -> list[int]:
     """The numbers of the equations as they are evaluated: in their order, but what brings an array is before what takes it."""
     joined = {number: change for number, change in changed.items() if isinstance(change, _Joined)}
-    brings = {each.made.gives: each.at for each in joined.values() if each.made.gives is not None}
+    brings = {given: each.at for each in joined.values() for given in each.made.gives}
     if not brings:
         return list(range(len(jaxpr.eqns)))
     at = {var: joined[n].at if n in joined else n for n, equation in enumerate(jaxpr.eqns) for var in equation.outvars}

@@ -86,24 +86,33 @@ def lower(
     return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
 
 
-def lower_keeping(program: Program, array: str, mesh: AnyMesh, arithmetic: Arithmetic = Arithmetic()) -> Callable[..., Any]:
-    """Lower a program to a function that gives an input, too, as the program gathers that, for whoever needs it so later.
+def lower_keeping(
+    program: Program, arrays: Sequence[str], mesh: AnyMesh, arithmetic: Arithmetic = Arithmetic()
+) -> Callable[..., tuple[Any, ...]]:  # fmt: skip
+    """Lower a program to a function that gives inputs, too, as the program gathers them, for whoever needs them so later.
 
     Raises:
-        ProgramError: the input is not gathered as it is given.
+        ProgramError: an input is not gathered as it is given.
     """
-    kept = kept_layout(program, array)
-    if kept is None:
-        raise ProgramError(f"{array} is not gathered as it is given")
-    gathers = _gathers_of(program, array)
-    local = Local(program, arithmetic, kind=kind_of(mesh), typed=False, keeps=(array, max(gathers)))
+    layouts = {array: kept_layout(program, array) for array in arrays}
+    if missing := [array for array, layout in layouts.items() if layout is None]:
+        raise ProgramError(f"{missing[0]} is not gathered as it is given")
+    gathers = {array: _gathers_of(program, array) for array in arrays}
+    local = Local(program, arithmetic, kind=kind_of(mesh), typed=False, keeps={max(gathers[each]): each for each in arrays})
     specs = tuple(layout.on(program.mesh).spec for _, layout in program.inputs)
-    number = [name for name, _ in program.inputs].index(array)
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(program.result.spec, kept.spec), check_vma=False)
-    alone = lower(unfused(program), mesh, arithmetic)
-    moved = Program(program.mesh, program.inputs[number : number + 1], tuple(gathers.values()), array)
-    gather = lower(moved, mesh, arithmetic)
-    return _with_derivative_of(lambda *arrays: (alone(*arrays), gather(arrays[number])), mapped)
+    out_specs = (program.result.spec, *(layout.spec for layout in layouts.values() if layout is not None))
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
+    alone, numbers = lower(unfused(program), mesh, arithmetic), {name: k for k, (name, _) in enumerate(program.inputs)}
+    gathering = []
+    for name, steps in gathers.items():
+        number = numbers[name]
+        moved = Program(program.mesh, program.inputs[number : number + 1], tuple(steps.values()), name)
+        gathering.append((number, lower(moved, mesh, arithmetic)))
+
+    def plain(*given: Any) -> tuple[Any, ...]:
+        return alone(*given), *(gather(given[number]) for number, gather in gathering)
+
+    return _with_derivative_of(plain, mapped)
 
 
 def kept_layout(program: Program, array: str) -> Layout | None:
@@ -247,13 +256,13 @@ class _Peel:
 class Local:
     """The function that `shard_map` runs on each device's shards: one interpreter of the program's steps.
 
-    `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such. `keeps`: an input
-    that is gathered, and given so beside the result; and the number of the step that does it.
+    `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such. `keeps`: the inputs
+    that are gathered and given so beside the result, by the numbers of the steps that do it.
     """
 
     def __init__(
         self, program: Program, arithmetic: Arithmetic, kind: str, padded: Mapping[str, int] = {},
-        sizes: Mapping[str, int] = {}, typed: bool = True, keeps: tuple[str, int] | None = None,
+        sizes: Mapping[str, int] = {}, typed: bool = True, keeps: Mapping[int, str] = {},
     ) -> None:  # fmt: skip
         self.program = program
         self.arithmetic = arithmetic
@@ -273,15 +282,15 @@ class Local:
 
     def run(self, *shards: Any) -> Any:
         """Do every step to this device's shards, in the order of the inputs: the shard of the output, cut back to its sizes."""
-        values, kept = {}, None
+        values, kept = {}, dict[str, Any]()
         for (name, _), shard in zip(self.program.inputs, shards, strict=True):
             values[name] = self.padded_input(shard, self.states[0][name])
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
                 made = self.step(number, self.states[number], self.invarying[number], taken)
-                if self.keeps is not None and self.keeps[1] == number:
-                    made, kept = made if isinstance(step, GatherEinsum) else (made, made)
+                if number in self.keeps:
+                    made, kept[self.keeps[number]] = made if isinstance(step, GatherEinsum) else (made, made)
                 for name in waiting(self.program, number) if self.tells else ():
                     values[name], made = lax.optimization_barrier((values[name], made))
                 values[touched(step)] = made
@@ -290,7 +299,7 @@ class Local:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
         if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
             out = out.astype(self.arithmetic.preferred_element_type)
-        return out if self.keeps is None else (out, kept)
+        return (out, *(kept[each] for each in self.keeps.values())) if self.keeps else out
 
     def padded_input(self, array: Any, layout: Layout) -> Any:
         widths = [
@@ -336,7 +345,7 @@ class Local:
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(gather.axes, way, chunks)
                 which, dim = einsum.operands.index(gather.array), self.names[gather.dim]
-                keep = self.keeps == (gather.array, number)
+                keep = number in self.keeps
                 return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, keep=keep, **over, **self.numbers)
             case EinsumScatter(einsum, scatter, way, chunks):
                 terms, out = self.terms(einsum, layouts)
