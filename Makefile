@@ -160,7 +160,7 @@ soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.processes
 	@CORPUS=whole JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/doctor/test_corpus.py tests/doctor/test_faults.py
-	@FUNCTIONS=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/overlapping/test_rewriting.py -k random
+	@FUNCTIONS=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/overlapping/test_rewriting.py tests/overlapping/test_lookups.py -k 'random or planned_lookups'
 	@COMPARES=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/runtime/test_comparing.py -k loaded
 
 golden: $(READY)

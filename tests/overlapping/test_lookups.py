@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -17,6 +18,7 @@ from shardwise.functions.replacing import found_places, replacing
 from shardwise.functions.rewriting import rewritten
 
 CHIP = "tpu-v5e"
+FUNCTIONS = int(os.environ.get("FUNCTIONS", "24"))  # that are drawn; `make soak` draws more
 MODES = ("clip", "fill", "promise_in_bounds")
 
 
@@ -58,7 +60,7 @@ def drawn(seed: int) -> tuple[Any, list[jax.Array], Any]:
     return function, args, mesh
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(FUNCTIONS // 12))
 def test_planned_lookups_have_the_same_values_and_gradients(block: int) -> None:
     kinds = list[tuple[str, bool, bool]]()
     for seed in range(12 * block, 12 * block + 12):

@@ -79,13 +79,13 @@ def test_a_gradient_may_have_its_sum_alone_changed_where_that_compiles_to_be_fas
     def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
         search.compiled[kept, options] = None
         seen.append(kept)
-        gradients = [place for place in kept if place.summing or place.sums_only]
-        alone = [len(place.program.steps) for place in gradients if place.sums_only]
+        gradients = [place for place in kept if place.as_brought or place.is_brought]
+        alone = [len(place.program.steps) for place in gradients if place.is_brought]
         return 10.0 - len(kept) - len(alone) - 5 * (sorted(alone) == [1, 2]) + bool(options)
 
     monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
     found = sw.overlap(step, *arguments(), on=ON, seconds=60)
-    alone = [place for place in found.changes if place.sums_only]
+    alone = [place for place in found.changes if place.is_brought]
     assert sorted(len(place.program.steps) for place in alone) == [1, 2]
     assert {str(place.task.equation) for place in alone} != {str(each.task.equation) for each in seen[1]}
     assert "with operands as the function brings them: multiply" in str(found)

@@ -62,11 +62,11 @@ def test_random_functions_with_planned_matmuls_have_the_same_values_and_gradient
         forced = ["ring", "bidirectional", "scatter", "ring"][seed % 4]
         found = places(gradient, tuple(args), mesh, forced, ["tpu-v5e", "tpu-v6e"][seed // 4 % 2])
         found = [
-            each.summing[-(seed % 2)] if each.summing and (seed + n) % 2 else each.furthest or each
+            each.as_brought[-(seed % 2)] if each.as_brought and (seed + n) % 2 else each.furthest or each
             for n, each in enumerate(found)
         ]
         changed, gathering = changed + len(found), gathering + sum(each.gathering is not None for each in found)
-        summing += sum(each.sums_only for each in found)
+        summing += sum(each.is_brought for each in found)
         if not found:
             continue
         again = rewritten(gradient, replacing(found, mesh))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 import shardwise as sw
 from benchmarks.drawn import problems
 from benchmarks.equations import random_arrays, random_case
+from shardwise.dataflow import reader
 from shardwise.errors import PlanError
 from shardwise.planning import ranking as ranking_module
 from shardwise.planning.explain import ranking_rows
 from shardwise.planning.problem import problem
 from shardwise.planning.ranking import rank, ranking
 from shardwise.planning.shortcuts import shortcuts
-from shardwise.program import reader
 from shardwise.reference import run
 from shardwise.steps import AllGather, AllToAll, CollectivePermute, Einsum, Slice
 

@@ -12,7 +12,8 @@ import pytest
 from contractions import whole
 
 import shardwise as sw
-from shardwise.program import Program, waiting
+from shardwise.dataflow import kept_layout, waiting
+from shardwise.program import Program
 from shardwise.runtime import lower
 from shardwise.runtime.shard_collectives import OnTpu, Tiled
 from shardwise.steps import AllGather, AllToAll, Einsum, EinsumGather, EinsumScatter, GatherEinsum, ReduceScatter, Step
@@ -161,7 +162,7 @@ def test_what_is_gathered_is_given_beside_the_result_with_its_derivative(steps):
     made, kept = jax.jit(function)(*placed)
     np.testing.assert_allclose(made, whole(equation)(a, b), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(kept, a)
-    assert lower.kept_layout(program, "B") is None
+    assert kept_layout(program, "B") is None
 
     def total(of):
         return lambda a, b: sum(jnp.sum(jnp.sin(each)) for each in of(a, b))

@@ -9,6 +9,7 @@ from typing import Any
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from shardwise.compiled.facts import Line
+from shardwise.dataflow import kept_layout
 from shardwise.functions.joining import JOINED, Joint
 from shardwise.functions.rewriting import Brought, Path, Replacement, Together, makers_of
 from shardwise.functions.sights import mesh_in_force
@@ -50,8 +51,8 @@ class MatmulPlace:
         program: what takes their place: that program, or the same with its sums by permutes, or its gathers too.
         programs: those of the three that have a transfer behind a matmul, the likeliest first; `gathering` is the last of them
             on chips whose compiler runs an all-gather by itself.
-        summing: the same place where only its sum is changed (it `sums_only`): its operands come as the function brings them,
-            which others may need there too.
+        as_brought: the same place of a gradient, with operands as other places gather them, or as the compiler brings them (it
+            `is_brought`): what is left to move is its sum, or another operand.
         seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
@@ -69,9 +70,9 @@ class MatmulPlace:
     times: int
     orders: tuple[Orders, ...]
     joint: Joint | None = None
-    summing: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
+    as_brought: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
     as_written: MatmulPlace | None = field(default=None, repr=False, compare=False)
-    sums_only: bool = False
+    is_brought: bool = False
 
     otherwise = "without overlap"  # what `plain_seconds` are of
 
@@ -88,7 +89,7 @@ class MatmulPlace:
     def ways(self) -> tuple[MatmulPlace, ...]:
         """Each of the programs in their place."""
         found = tuple(replace(self, program=program) for program in self.programs)
-        return (*found, *(() if self.as_written is None else self.as_written.ways), *self.summing)
+        return (*found, *(() if self.as_written is None else self.as_written.ways), *self.as_brought)
 
     @property
     def first(self) -> MatmulPlace | None:
@@ -121,8 +122,8 @@ class MatmulPlace:
         lines = []
         if self.joint is not None:
             lines.append(f"# {len(self.looks)} matmuls as one, each device's parts of their arrays side by side along {JOINED}")
-        if self.sums_only:
-            lines.append("# a and b as they lie before the matmul, where the function or its compiler has moved them")
+        if self.is_brought:
+            lines.append("# a and b as they lie before the matmul, where the function, its compiler or a ring has moved them")
         lines += [f"# {describe(step)}" for step in self.program.steps if _is_background(step)]
         how = f'"{self.overlap}"' if self.overlap != "none" else "False"
         exact = f", preferred_element_type={self.task.accumulated!r}" if self.task.accumulated else ""
@@ -132,7 +133,7 @@ class MatmulPlace:
         """By the side of an operand, what a place of no more than its sum takes as others bring it."""
         number = next(group for group in self.groups if path in group).index(path)
         layouts = [layout for _, layout in self.program.inputs]
-        return self._brought(number, equation, makers, layouts) if self.sums_only else {}
+        return self._brought(number, equation, makers, layouts) if self.is_brought else {}
 
     def _brought(
         self, number: int, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn], layouts: Sequence[Layout | None]
@@ -155,7 +156,7 @@ class MatmulPlace:
             wanted: what others in the jaxpr take as this may bring it.
         """
         from shardwise.runtime.execute import planned_function
-        from shardwise.runtime.lower import Arithmetic, kept_layout, lower_keeping
+        from shardwise.runtime.lower import Arithmetic, lower_keeping
 
         group = next(group for group in self.groups if path in group)
         number = group.index(path)

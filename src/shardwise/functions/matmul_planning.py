@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from shardwise.compiled.facts import Line
+from shardwise.dataflow import kept_layout
 from shardwise.errors import ShardwiseError, one_line
 from shardwise.functions.background import in_background
 from shardwise.functions.joining import Group, Joint, Member, groups, joint_of
@@ -20,15 +21,16 @@ from shardwise.functions.rewriting import Path, makers_of, users_of
 from shardwise.functions.sights import Left, Sight, Where, laid, part_of_axis
 from shardwise.functions.transposes import Orders, orders_of
 from shardwise.intent.flowgraph import Graph, root_of
-from shardwise.layout import Layout
+from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand
 from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranking
 from shardwise.program import Program
-from shardwise.steps import Einsum, EinsumScatter
+from shardwise.steps import moved_axes
 
 _LETTERS = "IJKLMNPQRSTVWXYZ"  # more than the dimensions of any matmul
+_AGAIN = "rematted_computation"  # a part of the forward pass that runs again on the way back
 NEARLY = 1.25  # times the fastest program's: what a transfer behind a matmul may take alone, since a step waits for all others
 
 
@@ -46,9 +48,8 @@ class _Posed:
 class _Seen:
     """A matmul at which something moves: where it stands, what it poses, and of which arrays.
 
-    `as_written` is what it poses without the transposes around it, where there are any.
-    `summed` is what it poses with operands as the function brings them, where it is that of a gradient, operands are moved and
-    the result is summed: it takes what the forward pass has moved already.
+    `as_written` is what it poses without the transposes around it, where there are any. `roots` are its operands as variables
+    of the jaxpr, and `moved` how they lie at last, where the result of a gradient is summed: what the compiler brings then.
     """
 
     path: Path
@@ -57,17 +58,14 @@ class _Seen:
     orders: Orders
     posed: _Posed
     as_written: _Posed | None
-    summed: _Summed | None
+    roots: tuple[Any, Any]
+    moved: tuple[Layout, Layout] | None
+    is_gradient: bool
     times: int
     member: Member
 
 
-@dataclass(frozen=True, slots=True)
-class _Summed:
-    """What a gradient poses with operands as the function brings them; of several that are one, how their arrays are joined."""
-
-    posed: _Posed
-    joint: Joint | None = None
+Given = Mapping[tuple[Path, Any], tuple[Axes, ...]]  # how a variable of a jaxpr lies when a place has gathered it
 
 
 def matmul_places(
@@ -89,7 +87,7 @@ def matmul_places(
             planning.join(group, [here[path] for path in group.paths])
     for each in seen:
         planning.add(each)
-    return list(planning.places.values()), list(planning.left.values())
+    return list(planning.with_brought()), list(planning.left.values())
 
 
 @dataclass
@@ -100,6 +98,7 @@ class _Planning:
     where: Where
     forced: str
     places: dict[object, MatmulPlace] = field(default_factory=dict)
+    stand: dict[object, list[tuple[_Seen, ...]]] = field(default_factory=dict)  # each time what is seen there, by the place
     left: dict[object, Left] = field(default_factory=dict)
     taken: set[Path] = field(default_factory=set)  # by matmuls that are one
     known: dict[_Posed, _Planned | str] = field(default_factory=dict)
@@ -123,7 +122,7 @@ class _Planning:
         if isinstance(planned, str) or not planned.programs or not seconds[0] <= math.fsum(seconds[1:]) < math.inf:
             return
         self.taken.update(group.paths)
-        self._place(seen, posed, planned, joint, group)
+        self._place(seen, posed, planned, joint)
 
     def add(self, each: _Seen) -> None:
         """Plan one matmul alone, unless it is part of another."""
@@ -138,13 +137,11 @@ class _Planning:
         else:
             self._place([each], each.posed, planned, None)
 
-    def _place(
-        self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None, group: Group | None = None
-    ) -> None:  # fmt: skip
+    def _place(self, seen: Sequence[_Seen], posed: _Posed, planned: _Planned, joint: Joint | None) -> None:
         looks, paths = tuple(looks_of(each.equation) for each in seen), tuple(each.path for each in seen)
-        summed = seen[0].summed if group is None else _summed_together(group, seen)
         orders = tuple(each.orders for each in seen)
-        key, times = (seen[0].line, looks, orders, posed, summed, joint), seen[0].times
+        key, times = (seen[0].line, looks, orders, posed, seen[0].is_gradient, seen[0].moved, joint), seen[0].times
+        self.stand.setdefault(key, []).append(tuple(seen))
         known = self.places.get(key)
         if known is not None:
             stand = known.groups if paths in known.groups else (*known.groups, paths)
@@ -154,8 +151,22 @@ class _Planning:
             seen[0].line, (paths,), looks, planned.task, planned.best, planned.programs[0], planned.programs,
             planned.gathering, planned.best.seconds, planned.plain.seconds, times, orders, joint,
         )  # fmt: skip
-        summing = () if summed is None else tuple(self._summing(summed, place))
-        self.places[key] = replace(place, summing=summing, as_written=self._as_written(seen[0], place))
+        self.places[key] = replace(place, as_written=self._as_written(seen[0], place))
+
+    def with_brought(self) -> Iterator[MatmulPlace]:
+        """The places, gradients with what they are where others bring operands."""
+        before: dict[tuple[Path, Any], tuple[Axes, ...]] = {}  # by what is no gradient
+        beside: dict[tuple[Path, Any], tuple[Axes, ...]] = {}  # by gradients that are not summed, for those that are
+        for key, place in self.places.items():
+            for seen in self.stand[key]:
+                given = beside if seen[0].is_gradient else before
+                for root, axes in _gathered(place, seen[0]).items() if seen[0].moved is None else ():
+                    given.setdefault((seen[0].path[:-1], root), axes)
+        for key, place in self.places.items():
+            first = self.stand[key][0][0]
+            given = before if first.moved is None else beside | before
+            posed = _brought(place, first, given) if first.is_gradient else None
+            yield place if posed is None else replace(place, as_brought=tuple(self._as_brought(posed, place)))
 
     def _as_written(self, each: _Seen, place: MatmulPlace) -> MatmulPlace | None:
         planned = None if each.as_written is None or place.joint is not None else self.planned(each.as_written)
@@ -167,29 +178,54 @@ class _Planning:
             orders=(each.orders.none,),
         )  # fmt: skip
 
-    def _summing(self, summed: _Summed, place: MatmulPlace) -> Iterator[MatmulPlace]:
-        """A place with no more changed than its sum: behind its own matmul, and behind what comes after it."""
-        posed = summed.posed
-        if _unplanned(posed) is not None:
+    def _as_brought(self, posed: _Posed, place: MatmulPlace) -> Iterator[MatmulPlace]:
+        """A place with operands as others bring them: what is left to move is behind its own matmul, or what comes next."""
+        planned = self.planned(posed)
+        if isinstance(planned, str):
             return
-        given = (posed.equation, posed.sizes, self.mesh, self.where, posed.dtype, posed.accumulated)
-        try:
-            tasks = [problem(*given, overlap=overlap) for overlap in (True, False)]
-            first = [filter(_multiplies_first, ranking(task)) for task in tasks]
-            found = [min(each, key=lambda candidate: candidate.seconds, default=None) for each in first]
-        except ShardwiseError:
-            return
-        plain, made = found[1], set[Program]()
-        for task, each in zip(tasks, found, strict=True):
-            if each is None or plain is None:
-                continue
-            program = in_background(each.program, posed.sizes, posed.accumulated or posed.dtype)
-            if program.overlaps and program not in made:
-                made.add(program)
+        dtype = posed.accumulated or posed.dtype
+        apart = in_background(planned.plain.program, posed.sizes, dtype, gathers=True)
+        for program in dict.fromkeys((*planned.programs[::-1], apart)):
+            if program.overlaps or not any(map(moved_axes, program.steps)):
                 yield replace(
-                    place, task=task, candidate=each, program=program, seconds=each.seconds, plain_seconds=plain.seconds,
-                    joint=summed.joint, sums_only=True,
+                    place, task=planned.task, candidate=planned.best, program=program, programs=(program,), gathering=None,
+                    seconds=planned.best.seconds, plain_seconds=planned.plain.seconds, is_brought=True, as_written=None,
                 )  # fmt: skip
+
+
+def _gathered(place: MatmulPlace, seen: _Seen) -> dict[Any, tuple[Axes, ...]]:
+    """The variables that a place may gather for others, and how they lie then."""
+    found: dict[Any, tuple[Axes, ...]] = {}
+    joined = (None, None) if place.joint is None else place.joint.operands
+    for program in place.programs:
+        for (name, _), root, parts in zip(program.inputs, seen.roots, joined, strict=True):
+            layout = kept_layout(program, name)
+            if layout is not None and parts is None and not isinstance(root, Literal):
+                found.setdefault(root, tuple(axes for _, axes in layout.dims))
+    return found
+
+
+def _brought(place: MatmulPlace, seen: _Seen, given: Given) -> _Posed | None:
+    """What a gradient poses with operands as other places give them, or else as the compiler brings them; None for neither."""
+    joined = (None, None) if place.joint is None else place.joint.operands
+    before = place.task.equation.operands
+    sides = [
+        None if parts is not None or isinstance(root, Literal) else given.get((seen.path[:-1], root))
+        for root, parts in zip(seen.roots, joined, strict=True)
+    ]
+    if any(sides):
+        layouts = [
+            operand.layout if axes is None else Layout(tuple(zip(operand.layout.names, axes, strict=True)))
+            for operand, axes in zip(before, sides, strict=True)
+        ]
+    elif place.joint is None and seen.moved is not None:
+        layouts = list(seen.moved)
+    else:
+        return None
+    operands = tuple(Operand(operand.name, layout) for operand, layout in zip(before, layouts, strict=True))
+    if operands == before:
+        return None
+    return replace(seen.posed, equation=Equation(operands, place.task.equation.result), sizes=place.task.sizes)
 
 
 def _seen(
@@ -216,13 +252,14 @@ def _seen(
     dtype = dtypes[0] if dtypes[0] == dtypes[1] else ""
     accumulated = None if wanted is None or str(wanted) == dtype else str(jax.numpy.dtype(wanted))
     posed = _Posed(Equation((Operand("A", first), Operand("B", second)), Operand("C", result)), sizes, dtype, accumulated)
-    moved = [
-        Operand(name, _reordered(laid(dims, graph.values[number]), there))
-        for name, dims, number, there in zip("AB", names, operation.operands, taken, strict=True)
-    ]
-    brought = Equation(tuple(moved), posed.equation.result)
-    gradient = "transpose(" in operation.scope or all(root_of(graph, each).argument is None for each in sight.moving)
-    both = _Summed(replace(posed, equation=brought)) if sight.moving and sight.summed and gradient else None
+    first_moved, second_moved = (
+        _reordered(laid(dims, graph.values[number]), there)
+        for dims, number, there in zip(names, operation.operands, taken, strict=True)
+    )
+    unnamed = bool(sight.moving) and all(root_of(graph, each).argument is None for each in sight.moving)
+    gradient = ("transpose(" in operation.scope and _AGAIN not in operation.scope) or unnamed
+    moved = (first_moved, second_moved) if gradient and sight.moving and sight.summed else None
+    left, right = orders.roots(equation, makers)
     shapes = tuple(tuple(sizes[name] for name in dims) for dims in taken)
     member = Member((tuple(taken[0]), tuple(taken[1])), tuple(given), (shapes[0], shapes[1]), (first, second), result)
     written = Equation(
@@ -230,23 +267,9 @@ def _seen(
         Operand("C", laid(order, sight.result)),
     )
     as_written = None if written == posed.equation else replace(posed, equation=written)
-    return _Seen(sight.path, operation.line, equation, orders, posed, as_written, both, sight.times, member)
-
-
-def _summed_together(group: Group, seen: Sequence[_Seen]) -> _Summed | None:
-    """What several gradients that are one pose with operands as the function brings them; None where one is none."""
-    members, posed = [], None
-    for each in seen:
-        if each.summed is None:
-            return None
-        posed = each.summed.posed
-        first, second = posed.equation.operands
-        members.append(replace(each.member, layouts=(first.layout, second.layout)))
-    found = joint_of(group, members)
-    if found is None or posed is None:
-        return None
-    equation, sizes, joint = found
-    return _Summed(replace(posed, equation=equation, sizes=sizes), joint)
+    return _Seen(
+        sight.path, operation.line, equation, orders, posed, as_written, (left, right), moved, gradient, sight.times, member
+    )  # fmt: skip
 
 
 def _named(dimensions: Any, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -317,7 +340,3 @@ def _fastest(found: Ranking) -> Candidate:
     """The fastest program, or one nearly as fast in which a transfer runs behind a matmul: a whole step waits less for that."""
     near = (each for each in found if each.seconds <= NEARLY * found.best.seconds)
     return next((each for each in near if each.program.overlaps), found.best)
-
-
-def _multiplies_first(candidate: Candidate) -> bool:
-    return isinstance(candidate.program.steps[0], Einsum | EinsumScatter)

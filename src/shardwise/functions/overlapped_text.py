@@ -19,7 +19,7 @@ def text(found: Overlapped) -> str:
         together = f", {place.together} matmuls as one" if place.together > 1 else ""
         lines.append(f"{number}. {where}{together}{times}: {place.task.equation}")
         steps = ", then ".join(said.split(" to [")[0] for said in place.described)
-        lines.append(f"   {'with operands as the function brings them: ' if place.sums_only else ''}{steps}")
+        lines.append(f"   {'with operands as others bring them: ' if place.is_brought else ''}{steps}")
         plain, planned = seconds_text(place.plain_seconds), seconds_text(place.seconds)
         lines.append(f"   {planned} each time, and {plain} {place.otherwise} (modelled)")
     if found.options:
@@ -55,7 +55,7 @@ def facts(found: Overlapped) -> dict[str, Any]:
 
     Keys: `name`, `target`, `before_seconds`, `after_seconds`, `before_exposed_seconds`, `after_exposed_seconds` (None where
     nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `matmuls`,
-    that are one, 1 for a lookup, `steps`, `overlap`, `sums_only`, and `seconds` and `plain_seconds` each time, left ones with
+    that are one, 1 for a lookup, `steps`, `overlap`, `as_brought`, and `seconds` and `plain_seconds` each time, left ones with
     `reason`), `compiler_options` and `notes`.
     """
     return {
@@ -74,7 +74,7 @@ def facts(found: Overlapped) -> dict[str, Any]:
                 "matmuls": place.together,
                 "steps": list(place.described),
                 "overlap": place.overlap,
-                "sums_only": place.sums_only,
+                "as_brought": place.is_brought,
                 "seconds": place.seconds,
                 "plain_seconds": place.plain_seconds,
             }

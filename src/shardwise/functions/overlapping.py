@@ -200,12 +200,13 @@ class _Search:
         return time.monotonic() >= self.until
 
     def best(self, places: Sequence[Place]) -> Variant:
-        """What is kept: all places are changed, of gradients no more than their sums, so that they take what others gather; the
-        lookups alone are; or none is. Then one after another otherwise, if faster."""
+        """What is kept: all places are changed, gradients with operands as others bring them; lookups alone are; or none is.
+
+        Then one after another otherwise, if faster.
+        """
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
-        every = [place.summing[0] if place.summing else place.first for place in places]
-        first = [none, every, *([lookups] if any(lookups) else [])]
+        first = [none, [*map(_together, places)], *([lookups] if any(lookups) else [])]
         choices = itertools.product(dict.fromkeys(((), self.without)), first)
         options, kept = min(choices, key=lambda choice: self.seconds(_chosen(choice[1]), choice[0]))
         self.until = time.monotonic() + self.most_seconds
@@ -223,10 +224,12 @@ class _Search:
             if not self.late and faster(tried):
                 kept = tried
         sign = 1 if any(kept) else -1
-        for number in sorted(range(len(places)), key=lambda number: (not places[number].summing, sign * places[number].gain)):
+        for number in sorted(
+            range(len(places)), key=lambda number: (not places[number].as_brought, sign * places[number].gain)
+        ):
             ways = places[number].ways
             now = kept[number]
-            near = ways[::-1] if now is not None and now.sums_only else ways  # those like what is kept are tried first
+            near = ways[::-1] if now is not None and now.is_brought else ways  # those like what is kept are tried first
             for other in (*near, None):
                 if other == kept[number]:
                     continue
@@ -239,13 +242,18 @@ class _Search:
         return _chosen(kept)
 
 
+def _together(place: Place) -> Place | None:
+    """With operands as others bring them, or as planned alone."""
+    return place.as_brought[0] if place.as_brought else place.first
+
+
 def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
-    """Every place changed at once: with gathers by permutes, gradients in no more than their sums; these sums in the other way,
-    or alone; gradients planned as all others; matmuls with their arrays in the orders that they are written in."""
-    yield [place.summing[0] if place.summing else place.furthest for place in places]
-    if any(place.summing for place in places):
-        yield [place.summing[-1] if place.summing else place.first for place in places]
-        yield [place.summing[0] if place.summing else None for place in places]
+    """Every place changed at once: with gathers by permutes, and gradients with operands as others bring them; these in another
+    way, or alone; gradients planned as all others; matmuls with their arrays in the orders that they are written in."""
+    yield [place.as_brought[0] if place.as_brought else place.furthest for place in places]
+    if any(place.as_brought for place in places):
+        yield [place.as_brought[-1] if place.as_brought else place.first for place in places]
+        yield [place.as_brought[0] if place.as_brought else None for place in places]
         yield [place.first for place in places]
     if any(place.as_written for place in places):
         yield [place.first if place.as_written is None else place.as_written.first for place in places]

@@ -45,7 +45,7 @@ def replacing(places: Sequence[Place], mesh: Any) -> Replace:
         makers = makers_of(jaxpr)
         for number, _, equation in numbered(jaxpr):
             place = chosen.get((*prefix, number))
-            if isinstance(place, MatmulPlace) and place.sums_only:
+            if isinstance(place, MatmulPlace) and place.is_brought:
                 yield from place.takes((*prefix, number), equation, makers).values()
 
     def planned(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> Replacement | None:

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from shardwise.dataflow import reader, untouched
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost
 from shardwise.planning.tiles import Blocks
-from shardwise.program import Program, reader, untouched
+from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
     AllToAll,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from shardwise.chips.links import wire_bytes
+from shardwise.dataflow import makes_result
 from shardwise.layout import Axes, Layout
 from shardwise.planning.copies import Footprint, with_copies
 from shardwise.planning.fused_cost import ring_cost
@@ -16,7 +17,7 @@ from shardwise.planning.neighbours import on_one_clock
 from shardwise.planning.prices import Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
-from shardwise.program import Program, makes_result
+from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
     AllReduce,

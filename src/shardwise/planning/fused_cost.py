@@ -9,11 +9,12 @@ from typing import assert_never
 
 from shardwise.chips import Memory
 from shardwise.chips.links import sharing
+from shardwise.dataflow import untouched
 from shardwise.layout import Layout
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.planning.told import summed_as_one
-from shardwise.program import Program, untouched
+from shardwise.program import Program
 from shardwise.schedule.events import Events, Send
 from shardwise.schedule.fused import cut_along
 from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from shardwise.chips import Hardware, Torus
+from shardwise.dataflow import makes_result, reader, waiting
 from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.planning.told import exchange_form, result_order, scatter_form, summed_as_one
-from shardwise.program import Program, invarying_axes, makes_result, reader, rule, waiting
+from shardwise.program import Program, invarying_axes, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
 from shardwise.schedule.fused import scheduled

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from shardwise.dataflow import gathers_of, kept_layout, makes_result, reader, waiting
 from shardwise.errors import ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
-from shardwise.program import Program, invarying_axes, makes_result, reader, unfused, waiting
+from shardwise.program import Program, invarying_axes, unfused
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
 from shardwise.runtime.blocks import lying_in
@@ -97,7 +98,7 @@ def lower_keeping(
     layouts = {array: kept_layout(program, array) for array in arrays}
     if missing := [array for array, layout in layouts.items() if layout is None]:
         raise ProgramError(f"{missing[0]} is not gathered as it is given")
-    gathers = {array: _gathers_of(program, array) for array in arrays}
+    gathers = {array: gathers_of(program, array) for array in arrays}
     local = Local(program, arithmetic, kind=kind_of(mesh), typed=False, keeps={max(gathers[each]): each for each in arrays})
     specs = tuple(layout.on(program.mesh).spec for _, layout in program.inputs)
     out_specs = (program.result.spec, *(layout.spec for layout in layouts.values() if layout is not None))
@@ -113,31 +114,6 @@ def lower_keeping(
         return alone(*given), *(gather(given[number]) for number, gather in gathering)
 
     return _with_derivative_of(plain, mapped)
-
-
-def kept_layout(program: Program, array: str) -> Layout | None:
-    """How an input lies when it is gathered; None where it is not gathered as it is given, or sums of it travel."""
-    given, result = dict(program.inputs).get(array), program.result
-    gathers = tuple(_gathers_of(program, array).values())
-    if given is None or not gathers or any(layout.unreduced for layout in (*dict(program.inputs).values(), result)):
-        return None
-    return Program(program.mesh, ((array, given),), gathers, array).result
-
-
-def _gathers_of(program: Program, array: str) -> dict[int, AllGather]:
-    """The gathers of an input before anything else happens to it, by the numbers of their steps: by themselves or in a ring."""
-    found: dict[int, AllGather] = {}
-    for number, step in enumerate(program.steps):
-        match step:
-            case AllGather(name) if name == array:
-                found[number] = step
-            case EinsumGather(Einsum((name,), made), gather) if name == made == array:
-                found[number] = gather
-            case GatherEinsum(gather) if gather.array == array:
-                return found | {number: gather}
-            case _ if array in (touched(step), *consumed(step)):
-                break
-    return found
 
 
 def _unstacked(mapped: Callable[..., Any], result: Layout, mesh: AnyMesh) -> Callable[..., Any]:

@@ -103,7 +103,7 @@ class _Run:
         for part, place in parts:
             start, cuts = self.cut(others, wanted, place, span)
             new = matmul([part, *cuts], wanted, self.job.numbers)
-            if self.job.schedule.ordered:
+            if self.job.schedule.ordered and others:
                 new = lying_in(new, result_order((*new.shape[:at], size, *new.shape[at + 1 :])))
             before = laid(before, new, at, start, size)
         return before
