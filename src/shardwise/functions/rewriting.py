@@ -231,7 +231,7 @@ def _in_order(jaxpr: Jaxpr, changed: Mapping[int, Change], makers: Mapping[Any, 
         waiting.add(number)
         for wanted in change.made.takes.values() if change is not None and change.at == number else ():
             before = needed(brings[wanted]) if wanted in brings else set()
-            if not before & waiting:
+            if not before & waiting and not any(jaxpr.eqns[each].effects for each in before):
                 for each in sorted(before):
                     evaluate(each)
         waiting.discard(number)
