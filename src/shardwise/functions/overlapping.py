@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import os
 import time
@@ -58,8 +57,8 @@ def overlap(
         args: its arguments, pytrees of arrays or `jax.ShapeDtypeStruct`.
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
-        seconds: how long variants are compiled at most, beyond the function as it is, one with every place changed and one with
-            its lookups alone, each with the compiler's own rings and without.
+        seconds: at most, for variants beyond the function as it is (with the compiler's own rings and without),
+            one with every place changed and one with its lookups alone.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time.
@@ -153,8 +152,8 @@ Variant = tuple[tuple[Place, ...], Options]
 class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
-    Those after the first, the function as it is, one with every place changed and one with its lookups, each with the
-    compiler's own rings and without, are compiled in `most_seconds`.
+    Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
+    without, one with every place changed and one with its lookups.
     """
 
     function: Callable[..., Any]
@@ -207,9 +206,12 @@ class _Search:
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
         first = [none, [*map(_together, places)], *([lookups] if any(lookups) else [])]
-        choices = itertools.product(dict.fromkeys(((), self.without)), first)
-        options, kept = min(choices, key=lambda choice: self.seconds(_chosen(choice[1]), choice[0]))
+        options, *others = sorted(dict.fromkeys(((), self.without)), key=lambda each: self.seconds((), each))
+        kept = min(first, key=lambda choice: self.seconds(_chosen(choice), options))
         self.until = time.monotonic() + self.most_seconds
+        for other in others if any(kept) else ():  # the compiler may make rings of what is left
+            if not self.late and self.seconds(_chosen(kept), other) < self.seconds(_chosen(kept), options):
+                options = other
         return self._improved(places, kept, options), options
 
     def _improved(
