@@ -209,7 +209,10 @@ class _Search:
         options, *others = sorted(dict.fromkeys(((), self.without)), key=lambda each: self.seconds((), each))
         kept = min(first, key=lambda choice: self.seconds(_chosen(choice), options))
         self.until = time.monotonic() + self.most_seconds
-        for other in others if any(kept) else ():  # the compiler may make rings of what is left
+        for tried in _at_once(places):
+            if not self.late and self.seconds(_chosen(tried), options) < self.seconds(_chosen(kept), options):
+                kept = tried
+        for other in others if any(kept) else ():  # of what is left the compiler may make rings
             if not self.late and self.seconds(_chosen(kept), other) < self.seconds(_chosen(kept), options):
                 options = other
         return self._improved(places, kept, options), options
@@ -217,14 +220,11 @@ class _Search:
     def _improved(
         self, places: Sequence[Place], kept: list[Place | None], options: Options
     ) -> tuple[Place, ...]:  # fmt: skip
-        """What is faster than what is kept, with the same options."""
+        """One place after another otherwise, with the same options, where that is faster than what is kept."""
 
         def faster(tried: Sequence[Place | None]) -> bool:
             return self.seconds(_chosen(tried), options) < self.seconds(_chosen(kept), options)
 
-        for tried in _at_once(places):
-            if not self.late and faster(tried):
-                kept = tried
         sign = 1 if any(kept) else -1
         for number in sorted(
             range(len(places)), key=lambda number: (not places[number].as_brought, sign * places[number].gain)
