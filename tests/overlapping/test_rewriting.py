@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import shardwise as sw
 from shardwise.functions import background
 from shardwise.functions.matmul_places import MatmulPlace
 from shardwise.functions.replacing import found_places, replacing
-from shardwise.functions.rewriting import rewritten
+from shardwise.functions.rewriting import Together, rewritten
 
 CHIP = "tpu-v5e"
 FUNCTIONS = int(os.environ.get("FUNCTIONS", "16"))  # that are drawn; `make soak` draws 200
@@ -176,3 +177,23 @@ def test_the_lines_of_what_is_changed_are_those_of_the_matmuls():
     line = function.__code__.co_firstlineno + 1
     text = jax.jit(rewritten(function, doubled)).lower(jnp.ones((4, 4)), jnp.ones((4, 4))).as_text(debug_info=True)
     assert f'test_rewriting.py":{line}' in text
+
+
+@pytest.mark.parametrize(("between", "is_given"), [("nothing", True), ("its result", False), ("a callback", False)])
+def test_what_takes_an_array_comes_after_what_brings_it_unless_that_needs_it_or_does_more(between: str, is_given: bool):
+    def function(a: Any, b: Any) -> Any:
+        first = a @ b
+        if between == "a callback":
+            b = jax.experimental.io_callback(lambda b: b, b, b)
+        return first, a @ (b + first if between == "its result" else b + 1)
+
+    def replacement(path: Any, equation: Any, jaxpr: Any) -> Together:
+        brought = (equation.invars[0], ((), ()))
+        if path == (0,):
+            return Together((path,), lambda a, b, *given, brought: [(given[0] if brought else a) @ b], {0: brought})
+        return Together((path,), lambda a, b, brought: [a @ b, 3 * a], gives=(brought,))
+
+    a, b = jnp.linspace(0.1, 1, 16).reshape(4, 4), jnp.linspace(-1, 1, 16).reshape(4, 4)
+    first, second = rewritten(function, replacement)(a, b)
+    np.testing.assert_allclose(first, (3 if is_given else 1) * a @ b, rtol=1e-5)
+    np.testing.assert_allclose(second, function(a, b)[1], rtol=1e-5)

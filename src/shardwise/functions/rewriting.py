@@ -206,7 +206,10 @@ def numbered(jaxpr: Jaxpr) -> Iterator[tuple[int, int, JaxprEqn]]:
 def _in_order(jaxpr: Jaxpr, changed: Mapping[int, Change], makers: Mapping[Any, JaxprEqn]) -> list[int]:
     """The numbers of the equations as they are evaluated: in their order, but what brings an array is before what takes it."""
     joined = {number: change for number, change in changed.items() if isinstance(change, _Joined)}
-    brings = {given: each.at for each in joined.values() for given in each.made.gives}
+    brings: dict[Brought, int] = {}
+    for each in sorted(joined.values(), key=lambda each: each.at):
+        for given in each.made.gives:
+            brings.setdefault(given, each.at)
     if not brings:
         return list(range(len(jaxpr.eqns)))
     at = {var: joined[n].at if n in joined else n for n, equation in enumerate(jaxpr.eqns) for var in equation.outvars}
