@@ -250,13 +250,13 @@ def _together(place: Place) -> Place | None:
 
 
 def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
-    """Every place changed at once: with gathers by permutes, and gradients with operands as others bring them; these in another
-    way, or alone; gradients planned as all others; matmuls with their arrays in the orders that they are written in."""
+    """Every place changed at once: with gathers by permutes, and gradients with operands as others bring them; gradients planned as
+    all others; as others bring them in another way, or alone; matmuls with their arrays in the orders that they are written in."""
     yield [place.as_brought[0] if place.as_brought else place.furthest for place in places]
     if any(place.as_brought for place in places):
+        yield [place.first for place in places]
         yield [place.as_brought[-1] if place.as_brought else place.first for place in places]
         yield [place.as_brought[0] if place.as_brought else None for place in places]
-        yield [place.first for place in places]
     if any(place.as_written for place in places):
         yield [place.first if place.as_written is None else place.as_written.first for place in places]
     yield [place.furthest for place in places]
