@@ -61,6 +61,7 @@ class LookupPlace:
     # What it shares with matmuls, of which it is never more than one, and behind none of which it runs.
     together, overlap, otherwise, is_brought = 1, "none", "as propagation lays them", False
     as_brought: ClassVar[tuple[LookupPlace, ...]] = ()
+    as_moved: ClassVar[tuple[LookupPlace, ...]] = ()
     as_written: ClassVar[LookupPlace | None] = None
 
     @property

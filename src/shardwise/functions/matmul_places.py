@@ -51,8 +51,8 @@ class MatmulPlace:
         program: what takes their place: that program, or the same with its sums by permutes, or its gathers too.
         programs: those of the three that have a transfer behind a matmul, the likeliest first; `gathering` is the last of them
             on chips whose compiler runs an all-gather by itself.
-        as_brought: the same place of a gradient, with operands as other places gather them, or as the compiler brings them (it
-            `is_brought`): what is left to move is its sum, or another operand.
+        as_brought: the same place of a gradient, with operands as other places gather them (it `is_brought`): what is left to
+            move is its sum, or another operand; and `as_moved` with operands as the compiler brings them.
         seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
@@ -71,6 +71,7 @@ class MatmulPlace:
     orders: tuple[Orders, ...]
     joint: Joint | None = None
     as_brought: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
+    as_moved: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
     as_written: MatmulPlace | None = field(default=None, repr=False, compare=False)
     is_brought: bool = False
 
@@ -89,7 +90,7 @@ class MatmulPlace:
     def ways(self) -> tuple[MatmulPlace, ...]:
         """Each of the programs in their place."""
         found = tuple(replace(self, program=program) for program in self.programs)
-        return (*found, *(() if self.as_written is None else self.as_written.ways), *self.as_brought)
+        return (*found, *(() if self.as_written is None else self.as_written.ways), *self.as_moved, *self.as_brought)
 
     @property
     def first(self) -> MatmulPlace | None:

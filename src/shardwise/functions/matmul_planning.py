@@ -165,8 +165,12 @@ class _Planning:
         for key, place in self.places.items():
             first = self.stand[key][0][0]
             given = before if first.moved is None else beside | before
-            posed = _brought(place, first, given) if first.is_gradient else None
-            yield place if posed is None else replace(place, as_brought=tuple(self._as_brought(posed, place)))
+            brought = _brought(place, first, given) if first.is_gradient else None
+            moved = None if first.moved is None or place.joint is not None else _with_operands(place, first, first.moved)
+            as_brought, as_moved = (
+                () if posed is None else tuple(self._as_brought(posed, place)) for posed in (brought, moved)
+            )
+            yield replace(place, as_brought=as_brought, as_moved=() if brought == moved else as_moved)
 
     def _as_written(self, each: _Seen, place: MatmulPlace) -> MatmulPlace | None:
         planned = None if each.as_written is None or place.joint is not None else self.planned(each.as_written)
@@ -184,8 +188,8 @@ class _Planning:
         if isinstance(planned, str):
             return
         dtype = posed.accumulated or posed.dtype
-        apart = in_background(planned.plain.program, posed.sizes, dtype, gathers=True)
-        for program in dict.fromkeys((*planned.programs[::-1], apart)):
+        far, apart = (in_background(each.program, posed.sizes, dtype, gathers=True) for each in (planned.best, planned.plain))
+        for program in dict.fromkeys((far, *planned.programs, apart)):
             if program.overlaps or not any(map(moved_axes, program.steps)):
                 yield replace(
                     place, task=planned.task, candidate=planned.best, program=program, programs=(program,), gathering=None,
@@ -206,26 +210,26 @@ def _gathered(place: MatmulPlace, seen: _Seen) -> dict[Any, tuple[Axes, ...]]:
 
 
 def _brought(place: MatmulPlace, seen: _Seen, given: Given) -> _Posed | None:
-    """What a gradient poses with operands as other places give them, or else as the compiler brings them; None for neither."""
+    """What a gradient poses with operands as other places give them; None where they give none."""
     joined = (None, None) if place.joint is None else place.joint.operands
-    before = place.task.equation.operands
     sides = [
         None if parts is not None or isinstance(root, Literal) else given.get((seen.path[:-1], root))
         for root, parts in zip(seen.roots, joined, strict=True)
     ]
-    if any(sides):
-        layouts = [
-            operand.layout if axes is None else Layout(tuple(zip(operand.layout.names, axes, strict=True)))
-            for operand, axes in zip(before, sides, strict=True)
-        ]
-    elif place.joint is None and seen.moved is not None:
-        layouts = list(seen.moved)
-    else:
+    layouts = [
+        operand.layout if axes is None else Layout(tuple(zip(operand.layout.names, axes, strict=True)))
+        for operand, axes in zip(place.task.equation.operands, sides, strict=True)
+    ]
+    return _with_operands(place, seen, layouts)
+
+
+def _with_operands(place: MatmulPlace, seen: _Seen, layouts: Sequence[Layout]) -> _Posed | None:
+    """What a place poses with its operands laid otherwise; None where they lie so."""
+    before = place.task.equation
+    operands = tuple(Operand(operand.name, layout) for operand, layout in zip(before.operands, layouts, strict=True))
+    if operands == before.operands:
         return None
-    operands = tuple(Operand(operand.name, layout) for operand, layout in zip(before, layouts, strict=True))
-    if operands == before:
-        return None
-    return replace(seen.posed, equation=Equation(operands, place.task.equation.result), sizes=place.task.sizes)
+    return replace(seen.posed, equation=Equation(operands, before.result), sizes=place.task.sizes)
 
 
 def _seen(

@@ -250,13 +250,14 @@ def _together(place: Place) -> Place | None:
 
 
 def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
-    """Every place changed at once: with gathers by permutes, and gradients with operands as others bring them; gradients planned as
-    all others; as others bring them in another way, or alone; matmuls with their arrays in the orders that they are written in."""
+    """Every place changed at once: with gathers by permutes, and gradients with operands as others bring them; gradients as
+    all others; with what is brought in another way, or alone; and with arrays in the orders that matmuls are written in."""
+    brought = [place.as_brought or place.as_moved for place in places]
     yield [place.as_brought[0] if place.as_brought else place.furthest for place in places]
-    if any(place.as_brought for place in places):
+    if any(brought):
         yield [place.first for place in places]
-        yield [place.as_brought[-1] if place.as_brought else place.first for place in places]
-        yield [place.as_brought[0] if place.as_brought else None for place in places]
+        yield [place.first if not ways else ways[-1] for place, ways in zip(places, brought, strict=True)]
+        yield [ways[0] if ways else None for ways in brought]
     if any(place.as_written for place in places):
         yield [place.first if place.as_written is None else place.as_written.first for place in places]
     yield [place.furthest for place in places]
