@@ -161,7 +161,6 @@ soak: $(READY)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks.processes
 	@CORPUS=whole JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/doctor/test_corpus.py tests/doctor/test_faults.py
 	@FUNCTIONS=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/overlapping/test_rewriting.py tests/overlapping/test_lookups.py -k 'random or planned_lookups'
-	@BLOCKS=25 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/runtime/test_random_equations.py
 	@COMPARES=200 JAX_PLATFORMS=cpu $(BIN)/python -m pytest -q -p no:cacheprovider tests/runtime/test_comparing.py -k loaded
 
 golden: $(READY)

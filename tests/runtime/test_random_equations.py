@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -30,9 +29,8 @@ from shardwise.reference import run
 pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
 
 # Blocks of groups: a group's equations stand on one mesh, some called alone, the others in one jitted function, which is
-# compiled in half the time that it takes one by one. Of the others each block has so many. `make soak` runs 25 blocks.
-BLOCKS = int(os.environ.get("BLOCKS", "13"))
-GROUPS, ALONE, TOGETHER, UNEVEN, GRADIENTS = 4, 3, 6, 7, 8
+# compiled in half the time that it takes one by one. Of the others each block has so many; in all at least 1,000 run.
+BLOCKS, GROUPS, ALONE, TOGETHER, UNEVEN, GRADIENTS = 25, 4, 3, 6, 7, 8
 # Largest number drawn, and how many products may be summed: with those, no dtype rounds anything.
 EXACT = {
     "float32": (3, 10**4),
