@@ -10,7 +10,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from shardwise.compiled.facts import Line
 from shardwise.dataflow import kept_layout
-from shardwise.functions.joining import JOINED, Joint
+from shardwise.functions.joining import JOINED, Joint, Part
 from shardwise.functions.rewriting import Brought, Path, Replacement, Together, makers_of
 from shardwise.functions.sights import mesh_in_force
 from shardwise.functions.transposes import Orders
@@ -103,6 +103,11 @@ class MatmulPlace:
         return self.first if self.gathering is None else replace(self, program=self.gathering)
 
     @property
+    def joined(self) -> tuple[tuple[Part, ...] | None, tuple[Part, ...] | None]:
+        """Of each operand the parts that lie side by side; None of one that is an array of the function's."""
+        return (None, None) if self.joint is None else self.joint.operands
+
+    @property
     def together(self) -> int:
         """How many matmuls are one."""
         return len(self.looks)
@@ -131,7 +136,7 @@ class MatmulPlace:
         return [*lines, f'c = sw.einsum("{self.task.equation}", a, b, overlap={how}{exact})']
 
     def takes(self, path: Path, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn]) -> dict[int, Brought]:
-        """By the side of an operand, what a place of no more than its sum takes as others bring it."""
+        """By the side of an operand, how a place that `is_brought` takes it; nothing of others."""
         number = next(group for group in self.groups if path in group).index(path)
         layouts = [layout for _, layout in self.program.inputs]
         return self._brought(number, equation, makers, layouts) if self.is_brought else {}
@@ -140,8 +145,7 @@ class MatmulPlace:
         self, number: int, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn], layouts: Sequence[Layout | None]
     ) -> dict[int, Brought]:  # fmt: skip
         """The operands that the whole place has as one of its matmuls does, by their side, and how they lie in `layouts`."""
-        joined = (None, None) if self.joint is None else self.joint.operands
-        sides = zip(self.orders[number].roots(equation, makers), layouts, joined, strict=True)
+        sides = zip(self.orders[number].roots(equation, makers), layouts, self.joined, strict=True)
         return {
             side: (root, tuple(axes for _, axes in layout.dims))
             for side, (root, layout, parts) in enumerate(sides)

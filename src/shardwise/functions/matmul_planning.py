@@ -200,9 +200,8 @@ class _Planning:
 def _gathered(place: MatmulPlace, seen: _Seen) -> dict[Any, tuple[Axes, ...]]:
     """The variables that a place may gather for others, and how they lie then."""
     found: dict[Any, tuple[Axes, ...]] = {}
-    joined = (None, None) if place.joint is None else place.joint.operands
     for program in place.programs:
-        for (name, _), root, parts in zip(program.inputs, seen.roots, joined, strict=True):
+        for (name, _), root, parts in zip(program.inputs, seen.roots, place.joined, strict=True):
             layout = kept_layout(program, name)
             if layout is not None and parts is None and not isinstance(root, Literal):
                 found.setdefault(root, tuple(axes for _, axes in layout.dims))
@@ -211,10 +210,9 @@ def _gathered(place: MatmulPlace, seen: _Seen) -> dict[Any, tuple[Axes, ...]]:
 
 def _brought(place: MatmulPlace, seen: _Seen, given: Given) -> _Posed | None:
     """What a gradient poses with operands as other places give them; None where they give none."""
-    joined = (None, None) if place.joint is None else place.joint.operands
     sides = [
         None if parts is not None or isinstance(root, Literal) else given.get((seen.path[:-1], root))
-        for root, parts in zip(seen.roots, joined, strict=True)
+        for root, parts in zip(seen.roots, place.joined, strict=True)
     ]
     layouts = [
         operand.layout if axes is None else Layout(tuple(zip(operand.layout.names, axes, strict=True)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn
@@ -40,18 +41,20 @@ def replacing(places: Sequence[Place], mesh: Any) -> Replace:
     """What puts the planned programs in their places, on the mesh in force, or else this one."""
     chosen = {path: place for place in places for path in place.paths}
 
-    def wanted(prefix: Path, jaxpr: Jaxpr) -> Iterator[Brought]:
+    @functools.lru_cache(maxsize=4)  # all places of a jaxpr ask
+    def wanted(prefix: Path, jaxpr: Jaxpr) -> frozenset[Brought]:
         """What places of a jaxpr take as others bring it."""
-        makers = makers_of(jaxpr)
+        makers, found = makers_of(jaxpr), set[Brought]()
         for number, _, equation in numbered(jaxpr):
             place = chosen.get((*prefix, number))
-            if isinstance(place, MatmulPlace) and place.is_brought:
-                yield from place.takes((*prefix, number), equation, makers).values()
+            if isinstance(place, MatmulPlace):
+                found.update(place.takes((*prefix, number), equation, makers).values())
+        return frozenset(found)
 
     def planned(path: Path, equation: JaxprEqn, jaxpr: Jaxpr) -> Replacement | None:
         place = chosen.get(path)
         if isinstance(place, MatmulPlace):
-            return place.replacement(path, equation, jaxpr, mesh, frozenset(wanted(path[:-1], jaxpr)))
+            return place.replacement(path, equation, jaxpr, mesh, wanted(path[:-1], jaxpr))
         return None if place is None else place.replacement(path, equation, jaxpr, mesh)
 
     return planned

@@ -230,6 +230,7 @@ def _in_order(jaxpr: Jaxpr, changed: Mapping[int, Change], makers: Mapping[Any, 
         return found
 
     def evaluate(number: int) -> None:
+        """Put an equation next, behind what brings what it takes; not where that needs the equation, or has effects."""
         change = joined.get(number)
         waiting.add(number)
         for wanted in change.made.takes.values() if change is not None and change.at == number else ():

@@ -57,6 +57,7 @@ class _Gathered:
         return [wanted.terms[1:] for wanted in self.job.matmuls]
 
     def tangent(self, arrays: Sequence[Any], tangents: Sequence[Any | None]) -> tuple[Sequence[Any], Sequence[Any | None]]:
+        """The results, and how they change: by the block in the same ring, by others in matmuls with what it gathered."""
         job, others, along = self.job, _grouped(arrays[1:], self.others), _grouped(tangents[1:], self.others)
         kept, results = None, None
         if job.schedule.save and any(each is not None for each in tangents[1:]):
@@ -81,6 +82,7 @@ class _Gathered:
         return results, found
 
     def transposed(self, arrays: Sequence[Any | None], cotangents: Sequence[Any | None]) -> Sequence[Any | None]:
+        """The cotangents of arrays that are not given: of the block by a scattering ring, of others by a gathering one."""
         job, others = self.job, _grouped(arrays[1:], self.others)
         used = [i for i, cotangent in enumerate(cotangents) if cotangent is not None]
         if not used:
