@@ -108,7 +108,7 @@ def test_without_the_rings_of_the_compiler_where_that_is_faster(gained: float, m
     assert bool(found.changes) == (gained == 1)
     assert f"compiled with {overlapping.OWN_RINGS}=1000000" in str(found)
     assert f"# jax.jit(..., compiler_options={found.compiler_options})" in found.code()
-    assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == 3
+    assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == (3 if gained == 1 else 4)
 
 
 def test_the_compilers_own_rings_are_a_tpus():

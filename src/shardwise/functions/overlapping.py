@@ -153,7 +153,7 @@ class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
     Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
-    without, one with every place changed and one with its lookups.
+    without, one with every place changed (two, where the first is no faster) and one with its lookups.
     """
 
     function: Callable[..., Any]
@@ -199,15 +199,16 @@ class _Search:
         return time.monotonic() >= self.until
 
     def best(self, places: Sequence[Place]) -> Variant:
-        """What is kept: all places are changed, gradients with operands as others bring them; lookups alone are; or none is.
-
-        Then one after another otherwise, if faster.
+        """What is kept: all places are changed, gradients with operands as others bring them or, where that is no faster, as
+        planned alone; lookups alone are; or none is. Then one after another otherwise, if faster.
         """
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
         first = [none, [*map(_together, places)], *([lookups] if any(lookups) else [])]
         options, *others = sorted(dict.fromkeys(((), self.without)), key=lambda each: self.seconds((), each))
         kept = min(first, key=lambda choice: self.seconds(_chosen(choice), options))
+        if kept is not first[1]:
+            kept = min(kept, [place.first for place in places], key=lambda choice: self.seconds(_chosen(choice), options))
         self.until = time.monotonic() + self.most_seconds
         for tried in _at_once(places):
             if not self.late and self.seconds(_chosen(tried), options) < self.seconds(_chosen(kept), options):
