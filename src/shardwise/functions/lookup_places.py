@@ -18,7 +18,7 @@ from jax.extend.core import Jaxpr, JaxprEqn
 from jax.extend.core import Literal as Constant
 
 from shardwise.compiled.facts import Line
-from shardwise.errors import ShardwiseError
+from shardwise.errors import LayoutError, ShardwiseError
 from shardwise.functions.background import in_background
 from shardwise.functions.lookups import ROW, Lookup, LookupProgram, computed
 from shardwise.functions.pasting import spec_text
@@ -27,8 +27,10 @@ from shardwise.functions.sights import Left, Sight, Where, mesh_in_force, part_o
 from shardwise.intent.flowgraph import Graph
 from shardwise.layout import Axes, Layout
 from shardwise.notation import Equation, Operand
-from shardwise.planning.prices import ITEM_BYTES
-from shardwise.planning.problem import hardware_on, problem
+from shardwise.planning.bounds import moving_floor
+from shardwise.planning.graph import state_of
+from shardwise.planning.prices import ITEM_BYTES, Costs
+from shardwise.planning.problem import Problem, costs_of, hardware_on, problem
 from shardwise.planning.ranking import ranking
 from shardwise.program import Program
 from shardwise.steps import describe
@@ -246,9 +248,9 @@ def _planned(posed: _Posed, where: Where, forced: bool) -> tuple[float, tuple[Lo
     plain = planner.program(posed.there)
     if plain is None:
         return "its layouts do not divide its dimensions"
-    found = [program for axes in _assignments(task) if (program := planner.program(axes)) is not None]
-    best = min(found, key=lambda program: program.seconds)
-    if not (forced or best.seconds < plain.seconds):
+    choices = list(_assignments(task))
+    best = planner.fastest(choices, plain.seconds if posed.there in choices or not forced else math.inf)
+    if best is None or not (forced or best.seconds < plain.seconds):
         return "nothing less need move"
     behind = replace(best, result=in_background(best.result, task.sizes, task.dtype))
     return plain.seconds, tuple(dict.fromkeys((best, behind)))
@@ -270,51 +272,107 @@ def _has(layouts: Sequence[Layout], dim: str, axis: str) -> bool:
     return any(dim in layout.names and axis in layout.axes_of(dim) for layout in layouts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """An array of a lookup, and how it lies before it moves and afterwards."""
+
+    operand: Operand
+    before: Layout
+    after: Layout
+    dtype: str
+
+
 class _Planner:
     """Programs for one lookup: what moves each of its arrays is planned once."""
 
     def __init__(self, task: Lookup, where: Where) -> None:
         self.task, self.where = task, where
         self.memory_bytes_per_s = hardware_on(where, task.mesh)[0].memory_speed(task.mesh)
-        self.known: dict[tuple[str, Layout, Layout], tuple[Program, float] | None] = {}
+        self.known: dict[_Move, tuple[Program, float] | None] = {}
+        self.costs: dict[str, Costs] = {}
 
-    def program(self, there: Mapping[str, Axes]) -> LookupProgram | None:
-        """What moves where dimensions lie so during the lookup, and how long it takes; None where they do not divide."""
+    def fastest(self, choices: Sequence[Mapping[str, Axes]], most: float) -> LookupProgram | None:
+        """The fastest program of all of these, and the first of those; None where none takes `most` seconds or less.
+
+        What cannot be it is not planned.
+        """
+        floors = [self._floor(there) for there in choices]
+        best: tuple[float, int, LookupProgram | None] = (most, len(choices), None)
+        for number in sorted(range(len(choices)), key=floors.__getitem__):
+            program = self.program(choices[number], best[0])
+            if program is not None:
+                best = min(best, (program.seconds, number, program), key=lambda each: each[:2])
+        return best[2]
+
+    def program(self, there: Mapping[str, Axes], most: float = math.inf) -> LookupProgram | None:
+        """What moves where dimensions lie so during the lookup, and how long it takes.
+
+        None where they do not divide, and where it takes more than the `most` seconds that are of interest.
+        """
+        moves = self._moves(there)
+        for move in moves:
+            if self._floor(there) > most or self._moved(move) is None:
+                return None
+        (first, before), (second, between), (last, after) = (found for move in moves if (found := self._moved(move)))
+        return LookupProgram(first, second, last, before + between + after + self._local(there))
+
+    def _moves(self, there: Mapping[str, Axes]) -> tuple[_Move, _Move, _Move]:
+        """Those of the tokens, of what else is given, and of the result, which may be partial sums before."""
         tokens, given, result = self.task.arrays
         partial = frozenset(axis for dim, axes in there.items() if dim not in result.layout.names for axis in axes)
         made = Layout(tuple((dim, there[dim]) for dim in result.layout.names), partial)
-        moves = [
-            self._moved(tokens, tokens.layout, _laid(tokens, there), self.task.tokens_dtype),
-            self._moved(given, given.layout, _laid(given, there), self.task.dtype),
-            self._moved(result, made, result.layout, self.task.dtype),
-        ]
-        if None in moves:
-            return None
-        (first, before), (second, between), (last, after) = (move for move in moves if move is not None)
-        rows = made if self.task.kind == "rows" else _laid(given, there)
+        return (
+            _Move(tokens, tokens.layout, _laid(tokens, there), self.task.tokens_dtype),
+            _Move(given, given.layout, _laid(given, there), self.task.dtype),
+            _Move(result, made, result.layout, self.task.dtype),
+        )
+
+    def _local(self, there: Mapping[str, Axes]) -> float:
+        """Seconds in which rows are looked up, or added up."""
+        _, given, made = self._moves(there)
+        rows = made.before if self.task.kind == "rows" else given.after
         passes = 2 * math.prod(rows.shard_shape(self.task.sizes, self.task.mesh))
         if self.task.kind == "gradient":  # zeros are written first, and read again
-            passes += 2 * math.prod(made.shard_shape(self.task.sizes, self.task.mesh))
-        local = passes * ITEM_BYTES[self.task.dtype] / self.memory_bytes_per_s
-        return LookupProgram(first, second, last, before + between + after + local)
+            passes += 2 * math.prod(made.before.shard_shape(self.task.sizes, self.task.mesh))
+        return passes * ITEM_BYTES[self.task.dtype] / self.memory_bytes_per_s
 
-    def _moved(self, operand: Operand, before: Layout, after: Layout, dtype: str) -> tuple[Program, float] | None:
-        """The program that brings an array from one layout to another, and its seconds; None where there is none."""
-        key = operand.name, before, after
-        if key not in self.known:
-            self.known[key] = self._planned_move(operand.name, before, after, dtype)
-        return self.known[key]
-
-    def _planned_move(self, name: str, before: Layout, after: Layout, dtype: str) -> tuple[Program, float] | None:
-        mesh = self.task.mesh
+    def _floor(self, there: Mapping[str, Axes]) -> float:
+        """Seconds that no program with dimensions there is faster than; infinitely many where they do not divide."""
         try:
-            sizes = {dim: self.task.sizes[dim] for dim in before.names}
-            for layout in (before, after):
-                layout.shard_shape(sizes, mesh)
-            if before == after:
-                return Program(mesh, ((name, before),), (), name), 0.0
-            equation = Equation((Operand(name, before),), Operand(name, after))
-            best = ranking(problem(equation, sizes, mesh, self.where, dtype, overlap=False)).best
+            return self._local(there) + math.fsum(map(self._moving_floor, self._moves(there)))
+        except LayoutError:
+            return math.inf
+
+    def _moving_floor(self, move: _Move) -> float:
+        """The seconds of a move, once it is planned; and those that no program for it is faster than."""
+        if (known := self.known.get(move)) is not None:
+            return known[1]
+        for layout in (move.before, move.after):
+            layout.shard_shape(self.task.sizes, self.task.mesh)
+        if move.dtype not in self.costs:
+            self.costs[move.dtype] = costs_of(self._problem(move))
+        return moving_floor(
+            self.costs[move.dtype], self.task.sizes, move.before.names, state_of(move.before), state_of(move.after)
+        )
+
+    def _problem(self, move: _Move) -> Problem:
+        name, sizes = move.operand.name, {dim: self.task.sizes[dim] for dim in move.before.names}
+        equation = Equation((Operand(name, move.before),), Operand(name, move.after))
+        return problem(equation, sizes, self.task.mesh, self.where, move.dtype, overlap=False)
+
+    def _moved(self, move: _Move) -> tuple[Program, float] | None:
+        """The program that brings an array from one layout to another, and its seconds; None where there is none."""
+        if move not in self.known:
+            self.known[move] = self._planned(move)
+        return self.known[move]
+
+    def _planned(self, move: _Move) -> tuple[Program, float] | None:
+        try:
+            for layout in (move.before, move.after):
+                layout.shard_shape(self.task.sizes, self.task.mesh)
+            if move.before == move.after:
+                return Program(self.task.mesh, ((move.operand.name, move.before),), (), move.operand.name), 0.0
+            best = ranking(self._problem(move)).best
         except ShardwiseError:
             return None
         return best.program, best.seconds
