@@ -10,11 +10,13 @@ Lines of source stand in a text as they were when it was made: tests that ask fo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,14 @@ def kept_texts(monkeypatch, request):
         return compile_or_take(program, topology, grid)
 
     monkeypatch.setattr(compiling, "compile_once", compile_or_take_as_said)
+
+
+@contextlib.contextmanager
+def taking_kept_texts() -> Iterator[None]:
+    """Rehearsals within take kept texts: for fixtures that tests share, each of which says which compiler it needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "compile_once", compile_or_take)
+        yield
 
 
 def take_kept_texts() -> None:
