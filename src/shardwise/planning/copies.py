@@ -25,6 +25,7 @@ from shardwise.steps import (
     AllToAll,
     Collective,
     Einsum,
+    EinsumGather,
     Fused,
     Slice,
     Step,
@@ -60,7 +61,7 @@ def with_copies(
         fetching.given = untouched(program, number)
         match step:
             case Slice():
-                seconds = _cut_out(step, reader(program, number), bytes_, costs)
+                seconds = _cut_out(step, reader(program, number), bytes_, costs, given=step.array in fetching.given)
                 cost = fetching.read([step.array] if seconds else [], _instead(cost, seconds))
             case AllGather():
                 seconds = _put_together(reader(program, number), bytes_, costs)
@@ -121,15 +122,17 @@ def _beside(cost: StepCost, seconds: float, label: str, costs: Costs) -> StepCos
     return _instead(cost, cost.seconds + costs.arithmetic.name("", seconds, "s", label)) if seconds else cost
 
 
-def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs) -> float:
+def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs, *, given: bool) -> float:
     """Seconds of a slice: none where a matmul or another slice reads what is kept.
 
-    Through the rows of tiles it is copied for a matmul too: where the first dimension of three lies there in memory.
+    Through the rows of tiles it is copied for a matmul too: where the first dimension of three lies there in memory. For one
+    whose parts are gathered it is, but of an input of two dimensions: its parts are cut out of that.
     """
     sent = {part.array for part in collectives_of(taker)} if isinstance(taker, Fused) else set()
     if bytes_.blocks.tiles == "rows" and not isinstance(taker, Slice):
         return costs.cut_out(bytes_.made, bytes_.blocks)
-    if isinstance(taker, Slice | Einsum) or (isinstance(taker, Fused) and step.array not in sent):
+    in_parts = isinstance(taker, EinsumGather) and (bytes_.blocks.deep or not given)
+    if isinstance(taker, Slice | Einsum) or (isinstance(taker, Fused) and step.array not in sent and not in_parts):
         return 0.0
     return costs.cut_out(bytes_.made, bytes_.blocks)
 

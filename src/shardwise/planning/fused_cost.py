@@ -13,11 +13,12 @@ from shardwise.dataflow import untouched
 from shardwise.layout import Layout
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
+from shardwise.planning.tiles import LANES
 from shardwise.planning.told import summed_as_one
 from shardwise.program import Program
 from shardwise.schedule.events import Events, Send
 from shardwise.schedule.fused import cut_along
-from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
+from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
 from shardwise.schedule.strands import is_one_matmul
@@ -163,9 +164,18 @@ def priced(
             def multiply(share: float, parts: int = 1) -> float:
                 return local.seconds(costs, {along: share}, adds=False, is_next=False)
 
-            events, block = matmul_gather(costs.mesh.extent(gather.axes), way, chunks, chunks), local.out[1]
-            ring = _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops)
-            return replace(ring, copy=lambda share: costs.laid(share * block), held_bytes=3 * block)
+            n, block = costs.mesh.extent(gather.axes), local.out[1]
+            ring = _ring(
+                matmul_gather(n, way, chunks, chunks), chunks, costs, gather.axes, way, block, local.flops, multiply,
+                flops_of_block=local.flops,
+            )  # fmt: skip
+            ragged, laid = _splits_lanes(step, along, costs, sizes, before), _laid(einsum, along, costs, sizes, before, 1)
+
+            def put(share: float) -> float:
+                return costs.laid(share * block) + (costs.transposed(share * block) if ragged and n <= UNROLL else 0.0)
+
+            laid += costs.transposed(n * block) if ragged and n > UNROLL else 0.0
+            return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
             for gather in gathers:
@@ -264,6 +274,19 @@ def _laid(
     cut = [k for k, term in enumerate(terms) if term[-1] == dim and costs.order(shapes[k]) == tuple(range(len(term)))]
     times = [parts / 2 if bytes_[k] == min(bytes_) else 1 for k in cut]
     return costs.arithmetic.total(count * costs.transposed(bytes_[k]) for count, k in zip(times, cut, strict=True))
+
+
+def _splits_lanes(
+    step: EinsumGather, along: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]
+) -> bool:  # fmt: skip
+    """Whether the parts of a result, as it lies in memory when all are there, end within the lanes of a tile."""
+    einsum, gather = step.einsum, step.gather
+    local = {dim: sizes[dim] // costs.mesh.extent(axes) for name in einsum.operands for dim, axes in before[name].dims}
+    whole = local | {gather.dim: local[gather.dim] * costs.mesh.extent(gather.axes)}
+    order = costs.order([whole[dim] for dim in einsum.dims])
+    lanes = None if order is None else einsum.dims[order[-1]]
+    parts = step.chunks if along == lanes else 1
+    return lanes is not None and lanes in (along, gather.dim) and local[lanes] // parts % LANES > 0
 
 
 def _gathered(layout: Layout, gather: AllGather) -> Layout:
