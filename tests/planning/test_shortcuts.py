@@ -66,9 +66,10 @@ def test_no_best_takes_longer_for_them(monkeypatch):
 
 
 def test_a_program_that_overlaps_has_to_promise_more_than_its_estimate_errs_by():
-    """Compiled: 488 us without the ring, 760 with it, which promises 453 where the other promises 455."""
-    sizes = {"B": 7, "I": 1792, "J": 1024, "K": 20928}
-    plan = sw.plan("A[B, I_x, J] · B[B, J, K] -> C[B, I, K_x]", sizes=sizes, mesh="x=16", hardware="v5e:4x4")
+    """One that promises 406 us where the other promises 424 is not believed, though here it compiles to 407 and the other to 430:
+    of fitted problems choices are slower without that rule."""
+    sizes = {"B": 4, "I": 512, "J": 27136, "K": 1840}
+    plan = sw.plan("A[B, I_y, J] · B[B, I, K] -> C[J, K_y]", sizes=sizes, mesh="x=2, y=8", hardware="v7x:2x2x2")
     first = next(each for each in plan if each.program.overlaps)
     assert not plan.best.program.overlaps
     assert first.estimate.seconds < plan.best.estimate.seconds

@@ -125,14 +125,21 @@ def _beside(cost: StepCost, seconds: float, label: str, costs: Costs) -> StepCos
 def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs, *, given: bool) -> float:
     """Seconds of a slice: none where a matmul or another slice reads what is kept.
 
-    Through the rows of tiles it is copied for a matmul too: where the first dimension of three lies there in memory. For one
-    whose parts are gathered it is, but of an input of two dimensions: its parts are cut out of that.
+    Through the rows of tiles it is copied for a matmul too: where the first dimension of three lies there in memory. Many
+    matmuls of a ring would cut it out of three dimensions again and again; so it is copied once, but along the first. And for a
+    ring that gathers its result out of what is no input.
     """
     sent = {part.array for part in collectives_of(taker)} if isinstance(taker, Fused) else set()
     if bytes_.blocks.tiles == "rows" and not isinstance(taker, Slice):
         return costs.cut_out(bytes_.made, bytes_.blocks)
-    in_parts = isinstance(taker, EinsumGather) and (bytes_.blocks.deep or not given)
-    if isinstance(taker, Slice | Einsum) or (isinstance(taker, Fused) and step.array not in sent and not in_parts):
+    if isinstance(taker, Slice | Einsum):
+        return 0.0
+    is_scattered = bytes_.blocks.deep and not bytes_.blocks.first
+    if (
+        isinstance(taker, Fused)
+        and step.array not in sent
+        and not (is_scattered or (isinstance(taker, EinsumGather) and not given))
+    ):
         return 0.0
     return costs.cut_out(bytes_.made, bytes_.blocks)
 
