@@ -24,7 +24,7 @@ from shardwise.program import Program, unfused
 from shardwise.schedule.events import Events, Send, unrolled
 from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.schedule.play import Links, Played, play
-from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, ReduceScatter
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, ReduceScatter, Slice
 
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"
 UP = "A[I_x, J] · B[J, K_x] -> C[I, K_x]"
@@ -384,6 +384,9 @@ COMPILED = {  # rings as they were compiled for sixteen chips, x=4 and y=4, in m
     "what is summed as one dimension is not transposed": (
         "v6e:4x4", "A[B, I_x, J] · B[B, I_x, K] -> C[J, K_x]", {"B": 20, "I": 512, "J": 1664, "K": 7936},
         EinsumScatter(GRADIENT, ReduceScatter("C", "K", ("x",)), "ring"), 350),
+    "a slice of three dimensions is copied for a ring": (
+        "v6e:4x4", "A[B, I, J] · B[J, K_x] -> C[B, I_y, K]", {"B": 16, "I": 2048, "J": 1024, "K": 6656},
+        (Slice("A", "I", ("y",)), EinsumGather(BATCHED, AllGather("C", "K", ("x",)), "ring", 4)), 1020),
 }  # fmt: skip
 
 
@@ -391,6 +394,23 @@ COMPILED = {  # rings as they were compiled for sixteen chips, x=4 and y=4, in m
 def test_rings_take_what_compilers_made_of_them(cause):
     chip, equation, sizes, step, microseconds = COMPILED[cause]
     task = problem(parse(equation), sizes, "x=4, y=4", chip)
+    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
+    steps = step if isinstance(step, tuple) else (step,)
+    found = estimate(Program(task.mesh, inputs, steps, "C"), costs_of(task), task.sizes)
+    assert found.seconds == pytest.approx(microseconds * 1e-6, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("chip", "mesh", "equation", "sizes", "way", "chunks", "microseconds"),
+    [
+        ("v6e:8x8", "x=64", "A[J, I] · B[J, K_x] -> C[I, K]", {"J": 12800, "I": 1920, "K": 30720}, "bidirectional", 2, 1495),
+        ("v5p:2x2x1", "x=2, y=2", "A[I, J] · B[J, K_x] -> C[I, K]", {"I": 6912, "J": 2048, "K": 11648}, "ring", 8, 1457),
+    ],
+)
+def test_parts_that_end_within_lanes_are_transposed(chip, mesh, equation, sizes, way, chunks, microseconds):
+    """One by one, or in a ring of more devices than are unrolled the whole result at last."""
+    task = problem(parse(equation), sizes, mesh, chip)
+    step = EinsumGather(MATMUL, AllGather("C", "K", ("x",)), way, chunks)
     inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
     found = estimate(Program(task.mesh, inputs, (step,), "C"), costs_of(task), task.sizes)
     assert found.seconds == pytest.approx(microseconds * 1e-6, rel=0.2)

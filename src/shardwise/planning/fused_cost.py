@@ -35,6 +35,8 @@ from shardwise.steps import (
     unsent,
 )
 
+ROOMY = 12.0  # parts: where the chip has room for 15 to 26 they are not transposed, for 5 to 11 they are, in ten compiled rings
+
 
 @dataclass(frozen=True, slots=True)
 class _LocalMatmul:
@@ -169,12 +171,14 @@ def priced(
                 matmul_gather(n, way, chunks, chunks), chunks, costs, gather.axes, way, block, local.flops, multiply,
                 flops_of_block=local.flops,
             )  # fmt: skip
-            ragged, laid = _splits_lanes(step, along, costs, sizes, before), _laid(einsum, along, costs, sizes, before, 1)
+            splits, unrolled = _splits_lanes(step, along, costs, sizes, before), n <= UNROLL
+            turned = splits and unrolled and _has_no_room(block / chunks, costs)
 
             def put(share: float) -> float:
-                return costs.laid(share * block) + (costs.transposed(share * block) if ragged and n <= UNROLL else 0.0)
+                return costs.laid(share * block) + (costs.transposed(share * block) if turned else 0.0)
 
-            laid += costs.transposed(n * block) if ragged and n > UNROLL else 0.0
+            laid = _laid(einsum, along, costs, sizes, before, parts=1)
+            laid += costs.transposed(n * block) if splits and not unrolled else 0.0
             return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
@@ -279,7 +283,10 @@ def _laid(
 def _splits_lanes(
     step: EinsumGather, along: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]
 ) -> bool:  # fmt: skip
-    """Whether the parts of a result, as it lies in memory when all are there, end within the lanes of a tile."""
+    """Whether the parts of a result, as it lies in memory when all are there, end within the lanes of a tile.
+
+    They are transposed then: one by one, or in a ring of more devices than are unrolled all at last.
+    """
     einsum, gather = step.einsum, step.gather
     local = {dim: sizes[dim] // costs.mesh.extent(axes) for name in einsum.operands for dim, axes in before[name].dims}
     whole = local | {gather.dim: local[gather.dim] * costs.mesh.extent(gather.axes)}
@@ -287,6 +294,12 @@ def _splits_lanes(
     lanes = None if order is None else einsum.dims[order[-1]]
     parts = step.chunks if along == lanes else 1
     return lanes is not None and lanes in (along, gather.dim) and local[lanes] // parts % LANES > 0
+
+
+def _has_no_room(part_bytes: float, costs: Costs) -> bool:
+    """Whether a chip's own memory has no room for several parts of what it makes."""
+    compiler = costs.hardware.compiler
+    return compiler is not None and part_bytes * ROOMY > compiler.near_bytes.value
 
 
 def _gathered(layout: Layout, gather: AllGather) -> Layout:
