@@ -102,3 +102,18 @@ def test_what_plans_print_is_what_the_benchmark_found():
     of_all = [counts for kind, counts in printed["kinds"].items() if kind.startswith(agreement.ALL)]
     for found in (of_chips, of_all):
         assert [sum(counts) for counts in zip(*found, strict=True)] == [near, len(priced)]
+
+
+def test_the_readme_says_what_the_benchmark_found():
+    """Of held-out problems: how many choices are near, and how much longer they take than the best that was compiled."""
+    facts = json.loads((DOCS / "estimates.json").read_text(encoding="utf-8"))["rows"]
+    rows = [row for row in facts if row["held_out"] and row["choice"]]
+    near = sum(abs(row["choice"]["estimate"] / row["choice"]["compiled"] - 1) <= 0.2 for row in rows)
+    best = [min(each["compiled"] for each in (row["choice"], *row["others"])) for row in rows]
+    regrets = [row["choice"]["compiled"] / least for row, least in zip(rows, best, strict=True)]
+    longer, beyond = sum(regrets) / len(rows) - 1, sum(regret > 1.5 for regret in regrets)
+    said = (
+        f"it is in {near} of {len(rows)}; the choice takes\n  {longer:.1%} longer than the best that `confirm` finds on average, "
+        f"over 1.5 times as long in {beyond} of {len(rows)}"
+    ).replace("%", " %")
+    assert said in (DOCS.parents[1] / "README.md").read_text(encoding="utf-8")
