@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--on", default=",".join(TARGETS), help="targets with commas (default: all)")
     parser.add_argument("--only", default="", help="steps, or how their names begin, with commas (default: all)")
     parser.add_argument("--ways", default="", help="layouts with commas (default: all)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="beyond two to four compiles of each step (default 0)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="beyond two to five compiles of each step (default 0)")
     parser.add_argument("--fresh", action="store_true", help="compile again what the JSON holds")
     parser.add_argument("--again", action="store_true", help="the same, but for steps with the compiler's options")
     parser.add_argument("--page", action="store_true", help="compile nothing: write the page from the JSON")
@@ -134,7 +134,7 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU "
         "was measured. *By options* is the step as it is with the best of three compiler options for overlap "
         f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
-        "what its busiest link sends; *variants* were compiled, the function as it is among them: two to four where no "
+        "what its busiest link sends; *variants* were compiled, the function as it is among them: two to five where no "
         "seconds were given for more. *An option*: `sw.overlap` turns rings that the compiler makes off.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
