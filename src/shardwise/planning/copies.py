@@ -134,12 +134,8 @@ def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs, *
         return costs.cut_out(bytes_.made, bytes_.blocks)
     if isinstance(taker, Slice | Einsum):
         return 0.0
-    is_scattered = bytes_.blocks.deep and not bytes_.blocks.first
-    if (
-        isinstance(taker, Fused)
-        and step.array not in sent
-        and not (is_scattered or (isinstance(taker, EinsumGather) and not given))
-    ):
+    in_parts = (bytes_.blocks.deep and not bytes_.blocks.first) or (isinstance(taker, EinsumGather) and not given)
+    if isinstance(taker, Fused) and step.array not in sent and not in_parts:
         return 0.0
     return costs.cut_out(bytes_.made, bytes_.blocks)
 
