@@ -178,7 +178,8 @@ def priced(
                 return costs.laid(share * block) + (costs.transposed(share * block) if turned else 0.0)
 
             laid = _laid(einsum, along, costs, sizes, before, parts=1)
-            laid += costs.transposed(n * block) if splits and not unrolled else 0.0
+            if splits and not unrolled:
+                laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
             return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
@@ -274,7 +275,7 @@ def _laid(
     shapes = [before[name].shard_shape(sizes, costs.mesh) for name in einsum.operands]
     if len(summed) < 2 or summed_as_one(terms, einsum.dims, shapes):
         return 0.0
-    bytes_ = [costs.item_bytes * math.prod(shape) for shape in shapes]
+    bytes_ = [_shard_bytes(name, before, sizes, costs) for name in einsum.operands]
     cut = [k for k, term in enumerate(terms) if term[-1] == dim and costs.order(shapes[k]) == tuple(range(len(term)))]
     times = [parts / 2 if bytes_[k] == min(bytes_) else 1 for k in cut]
     return costs.arithmetic.total(count * costs.transposed(bytes_[k]) for count, k in zip(times, cut, strict=True))
