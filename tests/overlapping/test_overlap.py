@@ -123,6 +123,8 @@ def test_what_is_returned_compiles_to_what_was_told(found: sw.Overlapped):
     audit = sw.rehearse(found.function, *arguments(), on=ON, mesh=MESH, compiler_options=found.compiler_options)
     assert audit.timeline().step_seconds == found.after_seconds
     assert {c.kind for c in audit.collectives} >= {"collective-permute"}
+    before = sw.rehearse(step, *arguments(), on=ON, mesh=MESH)
+    assert before.timeline().step_seconds == found.before_seconds
     lines = {c.source for c in audit.collectives if c.kind == "collective-permute"}
     assert all("test_overlap.py" in line for line in lines), lines
 

@@ -24,7 +24,7 @@ from shardwise.program import Program, unfused
 from shardwise.schedule.events import Events, Send, unrolled
 from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.schedule.play import Links, Played, play
-from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, ReduceScatter, Slice
+from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, ReduceScatter, Slice, Step
 
 AG = "A[I_x, J] · B[J, K] -> C[I, K]"
 UP = "A[I_x, J] · B[J, K_x] -> C[I, K_x]"
@@ -356,11 +356,9 @@ def test_an_unknown_topology_is_refused(text: str):
 @pytest.mark.parametrize(("rows", "again"), [(24576, False), (24072, True)])
 def test_parts_that_read_an_operand_again_cost_so(rows, again):
     """24,072 rows give no eight parts of whole tiles: it is cut along K, and each part reads all of A (compiled: 3.8 ms)."""
-    task = problem(parse("A[I, J] · B[J, K_{y,x}] -> C[I, K_y]"), {"I": rows, "J": 4352, "K": 12032}, "x=4, y=8", "v5e:4x8")
     step = EinsumGather(Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "K", ("x",)), "folded", 8)
-    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
-    cost = estimate(Program(task.mesh, inputs, (step,), "C"), costs_of(task), task.sizes)
-    assert (cost.seconds > 2.5e-3) == again
+    sizes = {"I": rows, "J": 4352, "K": 12032}
+    assert (estimated("v5e:4x8", "x=4, y=8", "A[I, J] · B[J, K_{y,x}] -> C[I, K_y]", sizes, step) > 2.5e-3) == again
 
 
 MATMUL, BATCHED = Einsum(("A", "B"), "C", ("I", "K")), Einsum(("A", "B"), "C", ("B", "I", "K"))
@@ -390,14 +388,18 @@ COMPILED = {  # rings as they were compiled for sixteen chips, x=4 and y=4, in m
 }  # fmt: skip
 
 
+def estimated(chip: str, mesh: str, equation: str, sizes: dict[str, int], *steps: Step) -> float:
+    """The seconds of a program of these steps."""
+    task = problem(parse(equation), sizes, mesh, chip)
+    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
+    return estimate(Program(task.mesh, inputs, steps, "C"), costs_of(task), task.sizes).seconds
+
+
 @pytest.mark.parametrize("cause", COMPILED)
 def test_rings_take_what_compilers_made_of_them(cause):
     chip, equation, sizes, step, microseconds = COMPILED[cause]
-    task = problem(parse(equation), sizes, "x=4, y=4", chip)
-    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
     steps = step if isinstance(step, tuple) else (step,)
-    found = estimate(Program(task.mesh, inputs, steps, "C"), costs_of(task), task.sizes)
-    assert found.seconds == pytest.approx(microseconds * 1e-6, rel=0.2)
+    assert estimated(chip, "x=4, y=4", equation, sizes, *steps) == pytest.approx(microseconds * 1e-6, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -409,8 +411,5 @@ def test_rings_take_what_compilers_made_of_them(cause):
 )
 def test_parts_that_end_within_lanes_are_transposed(chip, mesh, equation, sizes, way, chunks, microseconds):
     """One by one, or in a ring of more devices than are unrolled the whole result at last."""
-    task = problem(parse(equation), sizes, mesh, chip)
     step = EinsumGather(MATMUL, AllGather("C", "K", ("x",)), way, chunks)
-    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
-    found = estimate(Program(task.mesh, inputs, (step,), "C"), costs_of(task), task.sizes)
-    assert found.seconds == pytest.approx(microseconds * 1e-6, rel=0.2)
+    assert estimated(chip, mesh, equation, sizes, step) == pytest.approx(microseconds * 1e-6, rel=0.2)

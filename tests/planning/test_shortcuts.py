@@ -66,8 +66,8 @@ def test_no_best_takes_longer_for_them(monkeypatch):
 
 
 def test_a_program_that_overlaps_has_to_promise_more_than_its_estimate_errs_by():
-    """One that promises 406 us where another promises 424 is not believed, though here they are compiled to 407 and 430: of all
-    problems choices are slower without that rule."""
+    """One that promises 406 us where another promises 424 is not believed, though here they are compiled to 407 and 430: over
+    the fitted problems choices are slower without that rule."""
     sizes = {"B": 4, "I": 512, "J": 27136, "K": 1840}
     plan = sw.plan("A[B, I_y, J] · B[B, I, K] -> C[J, K_y]", sizes=sizes, mesh="x=2, y=8", hardware="v7x:2x2x2")
     first = next(each for each in plan if each.program.overlaps)

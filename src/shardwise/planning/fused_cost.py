@@ -160,27 +160,8 @@ def priced(
             ring = _ring(events, 2 * chunks, costs, scatter.axes, way, block, local.flops, multiply, flops_of_block=each)
             parts = n * chunks * (2 if way == "bidirectional" else 1)
             return replace(ring, laid=_laid(einsum, scatter.dim, costs, sizes, before, parts))
-        case EinsumGather(einsum, gather, way, chunks):
-            local, (along, _) = _local_matmul(einsum, costs, sizes, before, near), cut_along(step, before, sizes, costs.mesh)
-
-            def multiply(share: float, parts: int = 1) -> float:
-                return local.seconds(costs, {along: share}, adds=False, is_next=False)
-
-            n, block = costs.mesh.extent(gather.axes), local.out[1]
-            ring = _ring(
-                matmul_gather(n, way, chunks, chunks), chunks, costs, gather.axes, way, block, local.flops, multiply,
-                flops_of_block=local.flops,
-            )  # fmt: skip
-            splits, unrolled = _splits_lanes(step, along, costs, sizes, before), n <= UNROLL
-            turned = splits and unrolled and _has_no_room(block / chunks, costs)
-
-            def put(share: float) -> float:
-                return costs.laid(share * block) + (costs.transposed(share * block) if turned else 0.0)
-
-            laid = _laid(einsum, along, costs, sizes, before, parts=1)
-            if splits and not unrolled:
-                laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
-            return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
+        case EinsumGather():
+            return _pipelined(step, costs, sizes, before, near)
         case RotateEinsum(gathers, einsum):
             whole = dict(before)
             for gather in gathers:
@@ -191,6 +172,30 @@ def priced(
             return _rotation((first, second), costs, local, blocks)
         case _:
             assert_never(step)
+
+
+def _pipelined(
+    step: EinsumGather, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str]
+) -> Priced:  # fmt: skip
+    """A matmul whose result is gathered part by part, each laid where it belongs."""
+    einsum, gather = step.einsum, step.gather
+    local, (along, _) = _local_matmul(einsum, costs, sizes, before, near), cut_along(step, before, sizes, costs.mesh)
+    n, block = costs.mesh.extent(gather.axes), local.out[1]
+    splits, unrolled = _splits_lanes(step, along, costs, sizes, before), n <= UNROLL
+    turned = splits and unrolled and _has_no_room(block / step.chunks, costs)
+
+    def multiply(share: float, parts: int = 1) -> float:
+        return local.seconds(costs, {along: share}, adds=False, is_next=False)
+
+    def put(share: float) -> float:
+        return costs.laid(share * block) + (costs.transposed(share * block) if turned else 0.0)
+
+    events, flops = matmul_gather(n, step.way, step.chunks, step.chunks), local.flops
+    ring = _ring(events, step.chunks, costs, gather.axes, step.way, block, flops, multiply, flops_of_block=flops)
+    laid = _laid(einsum, along, costs, sizes, before, parts=1)
+    if splits and not unrolled:
+        laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
+    return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
 
 
 def _ring(
