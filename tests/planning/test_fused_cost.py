@@ -22,6 +22,7 @@ from shardwise.planning.problem import OVERLAPS, costs_of, problem
 from shardwise.planning.ranking import Candidate, rank
 from shardwise.program import Program, unfused
 from shardwise.schedule.events import Events, Send, unrolled
+from shardwise.schedule.fused import least_read_again
 from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.schedule.play import Links, Played, play
 from shardwise.steps import AllGather, Einsum, EinsumGather, EinsumScatter, Fused, GatherEinsum, ReduceScatter, Slice, Step
@@ -353,12 +354,17 @@ def test_an_unknown_topology_is_refused(text: str):
         sw.plan(RS, sizes=LARGE, mesh="x=8", hardware=text)
 
 
-@pytest.mark.parametrize(("rows", "again"), [(24576, False), (24072, True)])
-def test_parts_that_read_an_operand_again_cost_so(rows, again):
-    """24,072 rows give no eight parts of whole tiles: it is cut along K, and each part reads all of A (compiled: 3.8 ms)."""
+@pytest.mark.parametrize(("rows", "again"), [(24072, False), (1000, True)])
+def test_parts_that_read_an_operand_again_cost_so(rows: int, again: bool):
+    """24,072 rows are cut as 24,576 are, where tiles end (compiled: 1.4 ms; along K, 3.8 ms); of 1,000, parts are too small."""
     step = EinsumGather(Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "K", ("x",)), "folded", 8)
-    sizes = {"I": rows, "J": 4352, "K": 12032}
-    assert (estimated("v5e:4x8", "x=4, y=8", "A[I, J] · B[J, K_{y,x}] -> C[I, K_y]", sizes, step) > 2.5e-3) == again
+    one, other = (
+        estimated("v5e:4x8", "x=4, y=8", "A[I, J] · B[J, K_{y,x}] -> C[I, K_y]", {"I": size, "J": 4352, "K": 12032}, step)
+        / size
+        for size in (rows, 24576)
+    )
+    assert (one > 2 * other) == again
+    assert again or one == pytest.approx(other, rel=0.02)
 
 
 MATMUL, BATCHED = Einsum(("A", "B"), "C", ("I", "K")), Einsum(("A", "B"), "C", ("B", "I", "K"))
@@ -413,3 +419,17 @@ def test_parts_that_end_within_lanes_are_transposed(chip, mesh, equation, sizes,
     """One by one, or in a ring of more devices than are unrolled the whole result at last."""
     step = EinsumGather(MATMUL, AllGather("C", "K", ("x",)), way, chunks)
     assert estimated(chip, mesh, equation, sizes, step) == pytest.approx(microseconds * 1e-6, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dim", "parts", "along"),
+    [
+        ({"B": 32, "I": 1000, "J": 1546, "K": 128}, "K", 4, "I"),  # parts of 32 lanes: compiled 10.4 ms, of 250 rows 5.4
+        ({"B": 26, "I": 16, "J": 608, "K": 768}, "I", 4, "K"),  # of 4 rows: 247 us, of 192 lanes 171
+        ({"B": 6, "I": 174, "J": 3072, "K": 2032}, "I", 2, "I"),  # of 87 rows, six times: 1.8 ms
+        ({"B": 61, "I": 53, "J": 768, "K": 1024}, "K", 4, "K"),  # of whole tiles
+    ],
+)
+def test_a_block_is_cut_into_parts_wide_enough(sizes: dict[str, int], dim: str, parts: int, along: str):
+    terms = [[["B", "I", "J"], ["J", "K"]]]
+    assert least_read_again(("B", "I", "K"), terms, sizes, dim, parts) == along

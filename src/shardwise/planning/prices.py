@@ -15,7 +15,7 @@ from shardwise.chips.network import network_bytes
 from shardwise.chips.placing import Site
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.planning.exchanges import Around, copies_of, transposed_copies
+from shardwise.planning.exchanges import Around, copies_of, ragged_copies, transposed_copies
 from shardwise.planning.gathers import along_lanes
 from shardwise.planning.step_cost import started, unfilled
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
@@ -41,9 +41,7 @@ NEXT = 0.4  # of that start for a matmul that follows one like it, where a chip 
 # keeps from so many on: 180 and 315 GB/s of 2 and 4 on v5p, where others are at 290; 43 and 86 on v6e, where they are at 333.
 FEW, FEW_KEPT = 3.3, 16.0
 ROUNDED = 1e-9  # less of a block is the rounding of sums
-# Copies that transpose an array, of which an all-to-all takes so many whose blocks end within a tile, or lie behind another
-# dimension, and so many a gather that ends a program whose blocks are taken apart: medians of compiled programs of five chips.
-EXCHANGED, TAKEN_APART = 1.8, 3.0
+TAKEN_APART = 3.0  # copies that transpose, of a gather that ends a program and is taken apart: a median of compiled ones
 SUMMED = {  # why a collective is priced as an all-reduce
     "all-gather": "this compiler makes it an all-reduce of blocks among zeros",
     "reduce-scatter": "this compiler makes it an all-reduce and a slice",
@@ -196,8 +194,6 @@ class Costs:
         if compiler is None or self.ground is None:
             return 0.0
         match kind:
-            case "all-to-all" if blocks.is_ragged:
-                return self.arithmetic.longest(EXCHANGED * self.transposed(in_bytes), 2 * compiler.least_copy_seconds.value)
             case "all-to-all":
                 return self.exchanged_within(in_bytes, blocks)
             case "all-gather" if summed:
@@ -211,15 +207,19 @@ class Costs:
                 return 0.0
 
     def exchanged(self, array_bytes: float, blocks: Blocks, around: Around) -> float:
-        """Seconds to copy what an all-to-all of whole tiles takes or makes, by what stands around it.
+        """Seconds to copy what an all-to-all takes or makes, by what stands around it.
 
         What the chip's own memory has room for is only written once instead of copied, and transposed once less where a matmul
         stands beside it, or where it is a matrix; its blocks are spread the more slowly the fewer they are. What a chip of two
         cores has no room for its sparse cores exchange, which copy nothing.
         """
         compiler = self.hardware.compiler
-        if compiler is None or blocks.is_ragged:
+        if compiler is None:
             return 0.0
+        if blocks.is_ragged:
+            plain, transposed = ragged_copies(blocks.deep, around)
+            seconds = plain * self.copy(array_bytes) + transposed * self.transposed(array_bytes)
+            return self.arithmetic.longest(seconds, (1 if plain else 2) * compiler.least_copy_seconds.value)
         if self.hardware.devices_per_chip > 1 and array_bytes > compiler.near_bytes.value:
             return 0.0
         kept = array_bytes <= compiler.kept_bytes.value
@@ -243,7 +243,7 @@ class Costs:
     def exchanged_within(self, array_bytes: float, blocks: Blocks) -> float:
         """Seconds of the copies of an all-to-all within other collectives: as little as a matmul on one side leaves."""
         made, read = self.exchanged(array_bytes, blocks, "made"), self.exchanged(array_bytes, blocks, "read")
-        return made if made <= read else read
+        return made if made <= read or blocks.is_ragged else read
 
     def holds(self, sum_bytes: float, near_bytes: float) -> bool:
         """Whether a chip keeps a sum while matmuls add to it, beside operands that it has fetched."""

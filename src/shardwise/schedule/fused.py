@@ -85,19 +85,23 @@ def scattered_along(
 def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, parts: int) -> Any:
     """The dimension along which a block of a partial sum is best cut: every part reads again what lacks it.
 
-    Any but `dim` must give parts that are multiples of what a register holds, where there is one, else of whole rows, or parts
-    of any size; `dim` may give any. `terms` are those of each matmul's operands, `sizes` those of the block.
+    First comes what gives parts wide enough, multiples of a register's lanes unless it is `dim`, else of its rows, else any;
+    then `dim`, if it is long enough; then what gives whole rows, or parts of one size. A part is wide enough that fills a
+    register's lanes; or its rows, and has as many in all. `terms` are of each matmul's operands, `sizes` those of the block.
     """
-    fitting: list[Any] = []
-    for unit in (LANES, ROWS, 1):
-        fitting = fitting or [
-            each for each in out if sizes[each] >= parts and (each == dim or sizes[each] % (parts * unit) == 0)
-        ]
+    rows = math.prod(sizes[each] for each in out[:-1])
 
-    def read_again(each: Any) -> int:
-        return sum(math.prod(sizes[d] for d in term) for operands in terms for term in operands if each not in term)
+    def cost(each: Any) -> tuple[int, int, bool, int]:
+        size, place, is_own = sizes[each], out.index(each), each == dim
+        least = LANES if place == len(out) - 1 else ROWS if place == len(out) - 2 else 1
+        is_wide, fits = size >= parts * least and (least == LANES or rows >= parts * LANES), size >= parts
+        whole = {unit: size % (parts * unit) == 0 for unit in (LANES, ROWS, 1)}
+        wide = (is_wide and (is_own or whole[LANES]), is_wide and whole[ROWS], is_wide)
+        narrow = (is_own and fits, fits and whole[ROWS], fits and whole[1], is_own)
+        read_again = sum(math.prod(sizes[d] for d in term) for operands in terms for term in operands if each not in term)
+        return (*wide, *narrow, True).index(True), read_again, not is_own, -place
 
-    return min(fitting or [dim], key=lambda each: (read_again(each), each != dim))
+    return min(out, key=cost)
 
 
 def _local(
