@@ -67,6 +67,25 @@ def test_a_matmul_beside_an_exchange_saves_copies(made, micros):
     assert 1e6 * costs[steps.index(moved)].seconds == pytest.approx(micros, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("target", "mesh", "sizes", "micros"),
+    [
+        ("v6e:2x2", "x=4", {"I": 8096, "J": 836, "K": 1024}, 40),
+        ("v6e:2x2", "x=4", {"I": 5888, "J": 2016, "K": 1024}, 63),
+        ("v6e:2x4", "x=8", {"I": 6936, "J": 1824, "K": 1024}, 51),
+        ("v7x:2x2x2", "x=16", {"I": 5168, "J": 5264, "K": 2048}, 114),
+        ("v4:2x2x2", "x=8", {"I": 7032, "J": 6616, "K": 1024}, 300),
+    ],
+)
+def test_a_matmul_takes_blocks_that_end_within_a_tile_after_one_copy(target, mesh, sizes, micros):
+    """So in 13 of 14 compiled ones; of I=4884, J=1984, K=512 on v6e:2x2 it takes less: 38 us, where 51 are estimated."""
+    task = problem(parse("A[I, J_x] · B[J, K] -> C[I_x, K]"), sizes, mesh, target)
+    steps = (AllToAll("A", "J", "I", ("x",)), Einsum(("A", "B"), "C", ("I", "K")))
+    inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
+    seconds = estimate(Program(task.mesh, inputs, steps, "C"), costs_of(task), sizes).seconds
+    assert 1e6 * seconds == pytest.approx(micros, rel=0.2)
+
+
 @pytest.mark.parametrize("target", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2", "v4:2x2x1", "v7x:2x2x1"])
 @pytest.mark.parametrize(("deep", "narrow"), list(itertools.product((True, False), repeat=2)))
 def test_within_other_collectives_an_exchange_copies_no_more_than_beside_a_matmul(target, deep, narrow):

@@ -241,9 +241,9 @@ class Costs:
         )
 
     def exchanged_within(self, array_bytes: float, blocks: Blocks) -> float:
-        """Seconds of the copies of an all-to-all within other collectives: as little as a matmul on one side leaves."""
+        """Seconds of the copies of an all-to-all within other collectives: of whole tiles as few as beside a matmul."""
         made, read = self.exchanged(array_bytes, blocks, "made"), self.exchanged(array_bytes, blocks, "read")
-        return made if made <= read or blocks.is_ragged else read
+        return read if read < made and not blocks.is_ragged else made
 
     def holds(self, sum_bytes: float, near_bytes: float) -> bool:
         """Whether a chip keeps a sum while matmuls add to it, beside operands that it has fetched."""

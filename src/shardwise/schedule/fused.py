@@ -92,6 +92,7 @@ def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[
     rows = math.prod(sizes[each] for each in out[:-1])
 
     def cost(each: Any) -> tuple[int, int, bool, int]:
+        """The first of these that holds, what is read again, and of what is equal in both `dim`, or the last."""
         size, place, is_own = sizes[each], out.index(each), each == dim
         least = LANES if place == len(out) - 1 else ROWS if place == len(out) - 2 else 1
         is_wide, fits = size >= parts * least and (least == LANES or rows >= parts * LANES), size >= parts

@@ -18,7 +18,7 @@ def cuts(width: int, parts: int) -> list[tuple[int, int]]:
     """Cut a block into parts as equal as can be, those of no width left out; wide parts end where a tile of lanes does.
 
     A compiler that cuts an array within its tiles of 128 lanes transposes the array first, where that has more than two
-    dimensions. Parts of four tiles or more differ by an eighth at most.
+    dimensions. Parts of four tiles or more differ by one tile at most.
 
     >>> cuts(7, 2), cuts(1, 2), cuts(1100, 2)
     ([(0, 3), (3, 7)], [(0, 1)], [(0, 512), (512, 1100)])
