@@ -10,18 +10,22 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from shardwise.chips import Hardware
-from shardwise.planning.tiles import SUBLANES, Order, blocks_of, memory_order
+from shardwise.planning.tiles import LANES, SUBLANES, Order, blocks_of, memory_order
 
-# As JAX has it along a dimension; of blocks along a new first one; a vector as rows of tiles; as a sum of which a block is cut;
-# or an all-to-all that joins one row.
-Form = Literal["tiled", "blocks", "rows", "sum", "one"]
+# As JAX has it along a dimension, or so of an array that lies in memory as it is written; of blocks along a new first one; a
+# vector as rows of tiles; as a sum of which a block is cut; or an all-to-all that joins one row.
+Form = Literal["tiled", "in order", "blocks", "rows", "sum", "one"]
 
 
 def scatter_form(shape: Sequence[int], at: int, n: int, item_bytes: int, chip: Hardware | None) -> Form:
     """How a reduce-scatter along a dimension is told to the compiler of a chip; None is a TPU that no catalogue has.
 
-    >>> scatter_form((512, 640), 1, 5, 2, None), scatter_form((512, 640), 0, 4, 2, None)
-    ('blocks', 'tiled')
+    Compilers lay some matmuls' results out with their rows along the lanes. Where a block ends within the lanes of a tile then,
+    the scatter becomes an all-reduce. Of 150 such scatters of rows that fill their tiles, eight are up to 2.1 times as fast told
+    to lie as they are written, and none slower; where rows do not fill their tiles 17 are slower, at most by 1.6.
+
+    >>> scatter_form((512, 640), 1, 5, 2, None), scatter_form((512, 640), 0, 4, 2, None), scatter_form((768, 640), 0, 4, 2, None)
+    ('blocks', 'tiled', 'in order')
     """
     cores = 1 if chip is None else chip.devices_per_chip
     after = (*shape[:at], shape[at] // n, *shape[at + 1 :])
@@ -29,7 +33,8 @@ def scatter_form(shape: Sequence[int], at: int, n: int, item_bytes: int, chip: H
     if blocks.tiles == "rows" and cores == 1:
         return "sum"
     if not blocks.stands_apart(cores):
-        return "tiled"
+        is_of_rows = at == len(shape) - 2 and shape[-1] % LANES == 0
+        return "in order" if is_of_rows and after[at] % LANES else "tiled"
     return "rows" if len(shape) == 1 else "blocks"
 
 

@@ -260,8 +260,9 @@ def _scattered(
             return f"scatter_rows({name}, {axes})"
         case "blocks":
             return f"scatter_blocks({name}, {axes}, {place})"
-        case _:
-            return f"lax.psum_scatter({name}, {axes}, scatter_dimension={place}, tiled=True)"
+        case "in order":
+            name = f"lying_in({name}, {tuple(range(len(shape)))})"
+    return f"lax.psum_scatter({name}, {axes}, scatter_dimension={place}, tiled=True)"
 
 
 def _exchanged(

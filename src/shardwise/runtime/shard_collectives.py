@@ -22,6 +22,7 @@ from shardwise.runtime.blocks import (
     exchange_blocks,
     exchange_one,
     join_blocks,
+    lying_in,
     scatter_blocks,
     scatter_rows,
     sum_and_cut,
@@ -91,6 +92,8 @@ class OnTpu(Tiled):
                 return scatter_rows(array, axes)
             case "blocks":
                 return scatter_blocks(array, axes, at)
+            case "in order":
+                return super().reduce_scatter(lying_in(array, tuple(range(array.ndim))), at, axes)
             case _:
                 return super().reduce_scatter(array, at, axes)
 
