@@ -33,8 +33,8 @@ def scatter_form(shape: Sequence[int], at: int, n: int, item_bytes: int, chip: H
     if blocks.tiles == "rows" and cores == 1:
         return "sum"
     if not blocks.stands_apart(cores):
-        is_of_rows = at == len(shape) - 2 and shape[-1] % LANES == 0
-        return "in order" if is_of_rows and after[at] % LANES else "tiled"
+        ends_within = len(shape) == 2 and at == 0 and shape[1] % LANES == 0 and after[0] % LANES > 0
+        return "in order" if ends_within else "tiled"
     return "rows" if len(shape) == 1 else "blocks"
 
 
