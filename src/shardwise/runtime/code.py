@@ -261,7 +261,7 @@ def _scattered(
         case "blocks":
             return f"scatter_blocks({name}, {axes}, {place})"
         case "in order":
-            name = f"lying_in({name}, {tuple(range(len(shape)))})"
+            name = f"lying_in({name}, {tuple(range(len(layouts[step.array].names)))})"
     return f"lax.psum_scatter({name}, {axes}, scatter_dimension={place}, tiled=True)"
 
 
