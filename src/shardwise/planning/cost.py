@@ -11,7 +11,7 @@ from typing import assert_never
 from shardwise.chips.links import wire_bytes
 from shardwise.dataflow import makes_result
 from shardwise.layout import Axes, Layout
-from shardwise.planning.copies import Footprint, with_copies
+from shardwise.planning.copies import Footprint, fetched_bytes, with_copies
 from shardwise.planning.fused_cost import ring_cost
 from shardwise.planning.neighbours import on_one_clock
 from shardwise.planning.prices import Costs
@@ -113,8 +113,9 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             cost = _priced(step, costs, sizes, before, took, made, blocks, live)
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
-        last = makes_result(program, number) and cost.transfer_seconds
-        priced.append(_as_result(step, cost, costs, footprint, touched(step) in given) if last else cost)
+        if makes_result(program, number) and cost.transfer_seconds and einsum_of(step) is None:
+            cost = _as_result(step, cost, costs, footprint, touched(step) in given, fetched_bytes(program, given_bytes, costs))
+        priced.append(cost)
         for name in consumed(step):
             given.pop(name, None)
             held.pop(name, None)
@@ -149,11 +150,11 @@ def _sent(steps: Sequence[Step], priced: Sequence[StepCost]) -> dict[tuple[str, 
     return wire
 
 
-def _as_result(step: Step, cost: StepCost, costs: Costs, footprint: Footprint, given: bool) -> StepCost:
+def _as_result(
+    step: Step, cost: StepCost, costs: Costs, footprint: Footprint, given: bool, beside: float
+) -> StepCost:  # fmt: skip
     """The cost of a step that ends a program, with the copy of what it gathered or exchanged to where the result must stand."""
-    if einsum_of(step) is not None:
-        return cost
-    copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given)
+    copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given, beside)
     label = "copy of the result"
     return replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", label)) if copied else cost
 

@@ -277,17 +277,19 @@ class Costs:
             return 0.0
         return array_bytes * self.hardware.sharers(self.mesh) / compiler.transposes(array_bytes)
 
-    def leaving(self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False) -> float:
+    def leaving(
+        self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False, beside: float = 0.0
+    ) -> float:
         """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
 
-        What the chip holds leaves it as fast as its memory takes it, unless it is `transposed`; blocks that a copy has laid out
-        already stand there. What was `given`, and not made, lies as it was: more of it is transposed.
+        What the chip holds, `beside` so many bytes, leaves it as fast as memory takes it, unless it is `transposed`; blocks that
+        a copy laid out stand there already. What was `given`, and not made, lies as it was: more of it is transposed.
         """
-        compiler = self.hardware.compiler
+        compiler, blocks = self.hardware.compiler, PLAIN if blocks.padded * out_bytes < SMALL else blocks
         if compiler is None or kind not in ("all-gather", "all-to-all"):
             return 0.0
-        blocks = PLAIN if blocks.padded * out_bytes < SMALL else blocks
         room, summed = self._room(out_bytes, blocks), self.is_summed(kind, axes, out_bytes, blocks)
+        held = out_bytes + beside <= compiler.kept_bytes.value
         match kind, blocks.tiles:
             case ("all-gather", _) if summed:
                 return 0.0
@@ -308,9 +310,9 @@ class Costs:
                 around = "alone" if given else "made"
                 return max(0.0, self.exchanged(out_bytes, blocks, around) - self.exchanged_within(out_bytes, blocks))
             case _, "rows":
-                return self._memory(0.0 if out_bytes <= compiler.kept_bytes.value else out_bytes, out_bytes)
+                return self._memory(0.0 if held else out_bytes, out_bytes)
             case _:
-                return self._memory(0.0, out_bytes) if out_bytes <= compiler.kept_bytes.value else self.copy(out_bytes)
+                return self._memory(0.0, out_bytes) if held else self.copy(out_bytes)
 
     def _room(self, array_bytes: float, blocks: Blocks) -> float:
         """The bytes that an array takes in memory."""
