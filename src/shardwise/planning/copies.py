@@ -19,6 +19,7 @@ from shardwise.dataflow import reader, untouched
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost
 from shardwise.planning.tiles import Blocks
+from shardwise.planning.told import summed_as_one
 from shardwise.program import Program
 from shardwise.steps import (
     AllGather,
@@ -26,6 +27,7 @@ from shardwise.steps import (
     Collective,
     Einsum,
     EinsumGather,
+    EinsumScatter,
     Fused,
     Slice,
     Step,
@@ -46,7 +48,8 @@ class Footprint(NamedTuple):
 
 
 def with_copies(
-    program: Program, found: Sequence[StepCost], moved: Sequence[Footprint], inputs: Mapping[str, float], costs: Costs
+    program: Program, found: Sequence[StepCost], moved: Sequence[Footprint], inputs: Mapping[str, float], costs: Costs,
+    sizes: Mapping[str, int],
 ) -> list[StepCost]:  # fmt: skip
     """The cost of each step where it stands, from what it would be anywhere.
 
@@ -61,7 +64,9 @@ def with_copies(
         fetching.given = untouched(program, number)
         match step:
             case Slice():
-                seconds = _cut_out(step, reader(program, number), bytes_, costs, given=step.array in fetching.given)
+                taker, given = reader(program, number), step.array in fetching.given
+                joined = isinstance(taker, EinsumScatter | EinsumGather) and _is_joined(step, taker, program, sizes)
+                seconds = _cut_out(step, taker, bytes_, costs, given=given, joined=joined)
                 cost = fetching.read([step.array] if seconds else [], _instead(cost, seconds))
             case AllGather():
                 seconds = _put_together(reader(program, number), bytes_, costs)
@@ -138,19 +143,27 @@ def _beside(cost: StepCost, seconds: float, label: str, costs: Costs) -> StepCos
     return _instead(cost, cost.seconds + costs.arithmetic.name("", seconds, "s", label)) if seconds else cost
 
 
-def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs, *, given: bool) -> float:
+def _is_joined(step: Slice, taker: EinsumScatter | EinsumGather, program: Program, sizes: Mapping[str, int]) -> bool:
+    """Whether a ring takes several dimensions of what a slice keeps as one."""
+    before = program.states()[program.steps.index(taker)]
+    terms = [before[name].names for name in taker.einsum.operands]
+    shapes = [before[name].shard_shape(sizes, program.mesh) for name in taker.einsum.operands]
+    return any(run[0] in before[step.array].names for run in summed_as_one(terms, taker.einsum.dims, shapes))
+
+
+def _cut_out(step: Slice, taker: Step | None, bytes_: Footprint, costs: Costs, *, given: bool, joined: bool) -> float:
     """Seconds of a slice: none where a matmul or another slice reads what is kept.
 
     Through the rows of tiles it is copied for a matmul too: where the first dimension of three lies there in memory. Many
-    matmuls of a ring would cut it out of three dimensions again and again; so it is copied once, but along the first. And for a
-    ring that gathers its result out of what is no input.
+    matmuls of a ring would cut it out of three dimensions again and again; so it is copied once, but along the first unless the
+    ring takes several dimensions as one (`joined`). And for a ring that gathers its result out of what is no input.
     """
     sent = {part.array for part in collectives_of(taker)} if isinstance(taker, Fused) else set()
     if bytes_.blocks.tiles == "rows" and not isinstance(taker, Slice):
         return costs.cut_out(bytes_.made, bytes_.blocks)
     if isinstance(taker, Slice | Einsum):
         return 0.0
-    in_parts = (bytes_.blocks.deep and not bytes_.blocks.first) or (isinstance(taker, EinsumGather) and not given)
+    in_parts = joined or (bytes_.blocks.deep and not bytes_.blocks.first) or (isinstance(taker, EinsumGather) and not given)
     if isinstance(taker, Fused) and step.array not in sent and not in_parts:
         return 0.0
     return costs.cut_out(bytes_.made, bytes_.blocks)

@@ -120,7 +120,7 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
             given.pop(name, None)
             held.pop(name, None)
         held[touched(step)] = size
-    priced = with_copies(program, priced, moved, given_bytes, costs)
+    priced = with_copies(program, priced, moved, given_bytes, costs, sizes)
     priced = on_one_clock(program, priced, costs, sizes)
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
