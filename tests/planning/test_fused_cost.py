@@ -391,6 +391,9 @@ COMPILED = {  # rings as they were compiled for sixteen chips, x=4 and y=4, in m
     "a slice of three dimensions is copied for a ring": (
         "v6e:4x4", "A[B, I, J] · B[J, K_x] -> C[B, I_y, K]", {"B": 16, "I": 2048, "J": 1024, "K": 6656},
         (Slice("A", "I", ("y",)), EinsumGather(BATCHED, AllGather("C", "K", ("x",)), "ring", 4)), 1020),
+    "so is one along the first of dimensions that are taken as one": (
+        "v6e:4x4", "A[B, I_x, J] · B[B_y, I_x, K] -> C[J_x, K]{U_y}", {"B": 32, "I": 2560, "J": 7168, "K": 2048},
+        (Slice("A", "B", ("y",)), EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "ring")), 625),
 }  # fmt: skip
 
 
