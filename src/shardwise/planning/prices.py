@@ -282,7 +282,7 @@ class Costs:
     ) -> float:
         """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
 
-        What the chip holds, `beside` so many bytes, leaves it as fast as memory takes it, unless it is `transposed`; blocks that
+        What the chip holds, `beside` so many bytes, leaves it as fast as memory takes it, unless `transposed`; blocks that
         a copy laid out stand there already. What was `given`, and not made, lies as it was: more of it is transposed.
         """
         compiler, blocks = self.hardware.compiler, PLAIN if blocks.padded * out_bytes < SMALL else blocks
