@@ -20,6 +20,7 @@ from shardwise.steps import CollectiveKind
 FOLDED_FROM = 16  # chips along the longest side, from which a sum over a slice folds the other two into one as long
 LONGER = 4  # times as long as another a side is, so that a sum over both goes round one ring
 ANY_LINKS = 12  # more than a device has
+ROUND_FROM = 2.0**25  # bytes of a gather along two sides of other lengths; less where they are short
 CUBE = 3  # sides, along all of which a scatter of chips of two cores goes where its blocks are cut into as many parts
 
 
@@ -68,13 +69,14 @@ def is_foldable(axes: Axes, on: Ground) -> bool:
     return not is_asynchronous(axes, on) and len(axes) == 1 and axes[0] in on.routes and on.routes[axes[0]].folds
 
 
-def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False) -> Routes:
+def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False, large: bool = False) -> Routes:
     """What the mesh's axes have of the torus's links for a collective, as the compilers carry it out.
 
     Blocks are `odd` of a gather if they end within the rows of a tile, of a scatter if they are no multiple of `CUBE` tiles.
 
     - A gather goes round one ring, however many sides of the torus its axes have (`1DAllGather...`); along all at once only
-      where each axis has two chips, or, on chips of two cores, where each is a side of the slice. So does a scatter there.
+      where each axis has two chips, or, on chips of two cores, where each is a side of the slice. So does a scatter there. A
+      `large` gather along two sides of which one is longer goes round one ring there, too (`goes_round`).
     - Where links are routed by tables, a gather of `odd` blocks goes over all links that there are (`NetRouterEmitter`).
     - A scatter of `odd` blocks along three sides, on chips of two cores, goes round one ring: their tiles cannot be shared out.
     - What arrives at one core of a chip is handed to the other, where the last axis of a gather runs over both.
@@ -98,8 +100,8 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
             return on.routes
         case "all-gather":
             both = math.prod(on.routes[axis].cores for axis in moving) > 1
-            handed = both and (wide or on.routes[moving[-1]].cores > 1)
-            return ringed(on.routes, axes, on.hardware, links, handed)
+            handed = both and ((wide and not large) or on.routes[moving[-1]].cores > 1)
+            return ringed(on.routes, axes, on.hardware, RING if large else links, handed)
         case "reduce-scatter" if cores > 1:
             return ringed(on.routes, axes, on.hardware, RING if odd and wide and len(sides) == CUBE else links)
         case "all-reduce" if cores == 1 and not on.whole(axes) and _fills_sides(sides):
@@ -114,6 +116,22 @@ def used_routes(kind: CollectiveKind, axes: Axes, on: Ground, odd: bool = False)
             return ringed(on.routes, axes, on.hardware, 2 * RING)
         case _:
             return on.routes
+
+
+def goes_round(axes: Axes, out_bytes: float, on: Ground) -> bool:
+    """Whether chips of two cores gather so many bytes round one ring, though the axes are two sides of the slice.
+
+    Those of one length are used both at once, as are three. Of others a gather uses both up to 16 MiB on sides of 2 and 4
+    chips, 24 on 4 and 8, 30 on 4 and 16: up to that it does, 1 % above it does not (60 compiled gathers on four slices,
+    libtpu 0.0.50); in between lies what fits these.
+    """
+    if on.hardware.devices_per_chip == 1 or on.shape is None:
+        return False
+    sides = [on.routes[axis].sides for axis in axes if axis in on.routes and on.routes[axis].size > on.routes[axis].cores]
+    if len(sides) != 2 or any(len(each) != 1 for each in sides):
+        return False
+    short, long = sorted(each[0] for each in sides)
+    return short < long and out_bytes > ROUND_FROM * (1 - 1 / (long if long >= LONGER * short else short))
 
 
 def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, compiler: Compiler, on: Ground) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwise.chips import Hardware, Memory, Torus
-from shardwise.chips.algorithms import CUBE, Ground, is_asynchronous, is_foldable, is_summed, used_routes
+from shardwise.chips.algorithms import CUBE, Ground, goes_round, is_asynchronous, is_foldable, is_summed, used_routes
 from shardwise.chips.crowds import Pairs, crowd_of
 from shardwise.chips.hops import Hop, folded_hop, ring_hop
 from shardwise.chips.links import FLOATS, Arithmetic, Pricer, Routes, memory_seconds, pricer, sharing, torus_routes
@@ -66,7 +66,7 @@ class Costs:
     shape: tuple[int, ...] | None = None
     site: Site | None = None
     arithmetic: Arithmetic = FLOATS
-    _prices: dict[tuple[str, Axes, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
+    _prices: dict[tuple[str, Axes, bool, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
     _hops: dict[tuple[Axes, bool], Hop] = field(default_factory=dict, compare=False, repr=False)
     _shifts: dict[tuple[Axes, int], tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     ground: Ground | None = field(init=False, compare=False, repr=False)  # what collectives run on, on a torus
@@ -99,7 +99,8 @@ class Costs:
         elif kind == "reduce-scatter" and self.hardware.compiler is not None:
             seconds = self._scatter(axes, in_bytes, out_bytes, blocks)
         else:
-            seconds = self._price(kind, axes, blocks.splits_rows)(in_bytes, out_bytes)
+            large = kind == "all-gather" and self.ground is not None and goes_round(axes, out_bytes, self.ground)
+            seconds = self._price(kind, axes, blocks.splits_rows, large)(in_bytes, out_bytes)
         laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 
@@ -164,18 +165,17 @@ class Costs:
         latency = name("L", name("hop", links.hop_seconds.value, "s") * hops, "s")
         return latency + name("c", crowd, "", what) * sent_bytes / name("W", links.bytes_per_s.value, "B/s", "a link")
 
-    def _price(self, kind: CollectiveKind, axes: Axes, odd: bool = False) -> Pricer:
-        price = self._prices.get((kind, axes, odd))
+    def _price(self, kind: CollectiveKind, axes: Axes, odd: bool = False, large: bool = False) -> Pricer:
+        """What a collective's bytes take over the links that its axes have of a torus, where there is one."""
+        price = self._prices.get((kind, axes, odd, large))
         if price is None:
-            routes = self.routes_of(kind, axes, odd)
-            price = self._prices[kind, axes, odd] = pricer(kind, self.hardware, self.mesh, axes, routes, self.arithmetic)
+            ground, links = self.ground, None
+            if ground is not None:
+                compiled = self.hardware.compiler is not None
+                links = used_routes(kind, axes, ground, odd, large) if compiled else ground.routes
+            price = pricer(kind, self.hardware, self.mesh, axes, links, self.arithmetic)
+            self._prices[kind, axes, odd, large] = price
         return price
-
-    def routes_of(self, kind: CollectiveKind, axes: Axes, odd: bool = False) -> Routes | None:
-        """What the mesh's axes have of a torus's links for a collective, `odd` blocks or not; None without a torus."""
-        if self.ground is None:
-            return None
-        return self.ground.routes if self.hardware.compiler is None else used_routes(kind, axes, self.ground, odd)
 
     def is_summed(self, kind: CollectiveKind, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
         """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices."""
