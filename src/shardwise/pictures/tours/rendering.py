@@ -311,14 +311,14 @@ def _cost(scene: Scene, hardware: str) -> Iterator[Part]:
     made = estimate(scene.program, costs, sizes)
     for step, cost in zip(scene.program.steps, made.steps, strict=True):
         lines += [*([""] if lines else []), *_priced_words(step, cost)]
+    total: list[str] = []
     if len(made.steps) > 1:
-        lines += ["", f"{seconds_text(made.seconds)} in all, {seconds_text(made.exposed_seconds)} of it waiting"]
+        total.append(f"{seconds_text(made.seconds)} in all, {seconds_text(made.exposed_seconds)} of it waiting")
     if scene.large:
         small = estimate(scene.program, costs, scene.sizes).seconds
-        lines += [
-            *([""] if len(made.steps) == 1 else []),
-            f"the few numbers of this tour themselves would take {seconds_text(small)}",
-        ]
+        total.append(f"the few numbers of this tour: {seconds_text(small)}")
+    if total:
+        lines += ["", "; ".join(total)]
     yield Words(tuple(lines), code=True)
 
 
