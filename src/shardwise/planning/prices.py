@@ -116,13 +116,13 @@ class Costs:
         """Seconds of a scatter as chips' compilers make it.
 
         Blocks padded to equal chunks end up as many pads away from their place as blocks are before them: `_to_their_place`
-        moves them. Blocks that stand apart, and are more than a tile wide, are laid out one after the other before; those of
-        whole rows are made so.
+        moves them. Blocks that stand apart are laid out one after the other before, if more than a tile wide.
         """
         price, padded = self._price("reduce-scatter", axes, blocks.count % CUBE > 0), self._scattered(axes, blocks)
-        if blocks.stands_apart(self.hardware.devices_per_chip) and not blocks.rows:
+        if blocks.stands_apart(self.hardware.devices_per_chip):
             room = self._room(in_bytes, blocks)
-            return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
+            laid = self._memory(room, room) if blocks.rows else self.copy(room) if blocks.columns > 1 else 0.0
+            return price(room, self._room(out_bytes, blocks)) + laid
         if padded == 1:
             return price(in_bytes, out_bytes)
         times = self.arithmetic.name("p", padded, "", "times its size, padded to equal chunks")

@@ -31,8 +31,8 @@ def lying_in(array, order):
 
 
 def scatter_blocks(array, axes, at):
-    """A reduce-scatter whose blocks the compiler would sum or pad."""
-    return lax.psum_scatter(cut_blocks(array, at, lax.axis_size(axes)), axes, scatter_dimension=0)
+    """A reduce-scatter whose blocks the compiler would sum or pad; a gather that follows takes what is left as it stands."""
+    return lax.optimization_barrier(lax.psum_scatter(cut_blocks(array, at, lax.axis_size(axes)), axes, scatter_dimension=0))
 
 
 def scatter_rows(array, axes):

@@ -67,7 +67,9 @@ class OnTpu(Tiled):
     - A scatter whose blocks the compiler would sum is told of them as a dimension of their own: along the dimension that runs
       fastest in memory a block that is no even number of tiles (of 16-bit elements) is taken out of an all-reduce; so is every
       block of a vector. Of 250 such scatters of random matrices the median is 1.3 times as fast so, the slowest 0.62 (on v5p,
-      whose links are fast beside its copies), and vectors are more than twice as fast.
+      whose links are fast beside its copies), and vectors are more than twice as fast. What is left of it is made first: else a
+      gather that follows takes one block for a row of its tiles, and pads and transposes it twice. Of 74 random programs 25 are
+      up to 3.2 times as fast so, and none is slower.
     - So is a scatter of whole rows on a chip of two cores where a block ends within the rows of a tile: 34 of 34 are faster so,
       up to 13 times, as they go along all links, and no pads have to be moved.
     - What is summed all the same is so by name, and then cut: of a scatter the compiler would bring the blocks in front before.
