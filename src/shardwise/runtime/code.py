@@ -217,7 +217,7 @@ def _ring_call(
         along = scheduled(step, layouts, task.sizes, program.mesh).along
         shapes = [layouts[array].shard_shape(task.sizes, program.mesh) for array in operands]
         terms, given = _summed_as_one(terms, given, shapes)
-    elif task is not None and moved.dim in step.einsum.dims and _chip(task) is not None:
+    elif task is not None and _chip(task) is not None:
         made = rule(step, layouts, program.mesh)[step.einsum.result]
         order = result_order(made.shard_shape(task.sizes, program.mesh))
     options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"

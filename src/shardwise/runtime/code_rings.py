@@ -76,7 +76,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
         """Blocks of the result, each where it belongs."""
         for part, start in zip(parts, starts, strict=True):
             made, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
-            if order is not None:  # else the compiler may make it in another one, and transpose it
+            if order is not None:  # else a compiler may make it in another one, and transpose it
                 made = lying_in(made, order)
             if result is None:  # room, which is not filled: every block has its place
                 result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
@@ -98,7 +98,8 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
         columns = zip(*(factors(part, start, arrays) for part, start in zip(parts, starts, strict=True)), strict=True)
         pairs = zip(columns, [term, *other_terms], strict=True)
         made = jnp.einsum(terms, *(jnp.concatenate(xs, t.index(dim)) if dim in t else xs[0] for xs, t in pairs))
-        return made if result is None else result + made
+        made = made if result is None else result + made
+        return made if order is None else lying_in(made, order)
 
     strands = gathering(n, way, chunks, width)
     flying = {k: move(lax.slice_in_dim(block, *strand.span, axis=at), axes, strand.way) for k, strand in enumerate(strands)}

@@ -122,7 +122,8 @@ class _Run:
         factors = [[part, *self.cut(others, wanted, away, span)[1]] for part, away in parts]
         whole = [self.joined(list(arrays), term) for arrays, term in zip(zip(*factors, strict=True), wanted.terms, strict=True)]
         new = matmul(whole, wanted, self.job.numbers, accumulated=True)
-        return new if before is None else before + new
+        made = new if before is None else before + new
+        return lying_in(made, result_order(made.shape)) if self.job.schedule.ordered else made
 
     def elements_cut(self, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> int:
         """How many elements of the other operands the parts are multiplied with."""
