@@ -120,9 +120,11 @@ class Costs:
         """
         price, padded = self._price("reduce-scatter", axes, blocks.count % CUBE > 0), self._scattered(axes, blocks)
         if blocks.stands_apart(self.hardware.devices_per_chip):
+            if blocks.rows:  # of what a matmul made, which the chip holds as far as it has room beside an operand
+                read = 0.0 if self.is_fetched(2 * in_bytes) else in_bytes
+                return price(in_bytes, out_bytes) + self._memory(read, in_bytes)
             room = self._room(in_bytes, blocks)
-            laid = self._memory(room, room) if blocks.rows else self.copy(room) if blocks.columns > 1 else 0.0
-            return price(room, self._room(out_bytes, blocks)) + laid
+            return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
         if padded == 1:
             return price(in_bytes, out_bytes)
         times = self.arithmetic.name("p", padded, "", "times its size, padded to equal chunks")
@@ -235,10 +237,8 @@ class Costs:
             transposed -= 1 if transposed > 1 and not (blocks.deep and around == "alone") else 0
             transposed -= 1 if transposed == 1 and around == "read" and not blocks.deep and blocks.joins == "lanes" else 0
             slow = max(1.0, FEW_KEPT / blocks.parts)
-        transposing = (transposed + spread * slow) * self.transposed(array_bytes)
-        return self.arithmetic.longest(
-            plain * self.copy(array_bytes) + transposing + written, compiler.least_copy_seconds.value
-        )
+        seconds = plain * self.copy(array_bytes) + (transposed + spread * slow) * self.transposed(array_bytes) + written
+        return self.arithmetic.longest(seconds, compiler.least_copy_seconds.value)
 
     def exchanged_within(self, array_bytes: float, blocks: Blocks) -> float:
         """Seconds of the copies of an all-to-all within other collectives: of whole tiles as few as beside a matmul."""
