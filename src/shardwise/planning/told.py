@@ -63,8 +63,8 @@ def result_order(shape: Sequence[int]) -> Order:
 
     Compilers make some in another one, and transpose it at last. Of 137 random programs that end in a matmul four are up to
     1.54 times as fast so, and two, on v7x, 0.90, where the timeline counts nothing for what sparse cores transpose; one more
-    was 2.9 times as fast. Of 95 gathering rings ten are up to 1.7 times as fast, and the slowest 0.98; of 81 on v6e and v7x whose
-    sums are told so 34 are up to 1.98 times as fast, and two 0.85 and 0.91.
+    was 2.9 times as fast. Of 95 gathering rings ten are up to 1.7 times as fast, and the slowest 0.98; of 81 on v6e and v7x
+    whose sums are told so 34 are up to 1.98 times as fast, and two 0.85 and 0.91.
 
     >>> result_order((4096, 170))
     (1, 0)
