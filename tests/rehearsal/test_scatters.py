@@ -100,7 +100,7 @@ def test_on_chips_of_two_cores_scatters_of_any_rows_go_along_all_sides(
 @pytest.mark.parametrize(
     ("equation", "sizes", "mesh", "target", "micros"),
     [  # as the second takes one block for a row of a tile: 366, 930, 965 and 1925 us
-        ("A[I, J_x] · B[J_x, K_y] -> C[I_x, K]", {"I": 730, "J": 1280, "K": 17344}, "x=2, y=8", "v7x:2x2x2", 120),
+        ("A[I, J_x] · B[J_x, K_y] -> C[I_x, K]", {"I": 730, "J": 1280, "K": 17344}, "x=2, y=8", "v7x:2x2x2", 130),
         ("A[I, J_x] · B[J_x, K_y] -> C[I_x, K]", {"I": 7648, "J": 11520, "K": 3380}, "x=2, y=4", "v6e:2x4", 580),
         ("A[I_y, J_x] · B[J_x, K] -> C[I, K_x]", {"I": 3720, "J": 5632, "K": 6736}, "x=2, y=4", "v4:2x2x2", 690),
         ("A[I_y, J_x] · B[J_x, K] -> C[I, K_x]", {"I": 6204, "J": 3840, "K": 5888}, "x=2, y=4", "v5e:2x4", 1300),

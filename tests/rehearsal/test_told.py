@@ -52,7 +52,7 @@ def test_a_matmul_that_ends_a_program_is_made_as_its_result_lies():
 @pytest.mark.parametrize(
     ("equation", "sizes", "mesh", "target", "micros"),
     [  # made in the order of an operand, and transposed at last: 1583 and 231 us
-        ("A[I_y, J_x] · B[K_x, J] -> C[I_y, K_x]", {"I": 18432, "J": 4864, "K": 10752}, "x=2, y=2", "v6e:2x2", 1060),
+        ("A[I_y, J_x] · B[K_x, J] -> C[I_y, K_x]", {"I": 18432, "J": 4864, "K": 10752}, "x=2, y=2", "v6e:2x2", 1150),
         ("A[J_x, I_y] · B[J, K_x] -> C[I_y, K_x]", {"J": 1728, "I": 15360, "K": 16384}, "x=2, y=8", "v7x:2x2x2", 125),
     ],
 )
