@@ -67,7 +67,7 @@ def test_the_sum_of_a_ring_is_made_as_the_result_lies(
     )
     timeline = rehearsed(plan.task, ring.program, Topology.parse(target)).timeline()
     assert timeline.step_seconds < micros * 1e-6
-    assert ring.estimate.seconds / timeline.step_seconds == pytest.approx(1, abs=0.15)
+    assert ring.estimate.seconds / timeline.step_seconds == pytest.approx(1, abs=0.2)
 
 
 def test_a_ring_leaves_its_links_to_what_its_matmuls_wait_for():
