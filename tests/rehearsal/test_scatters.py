@@ -91,10 +91,9 @@ def test_on_chips_of_two_cores_scatters_of_any_rows_go_along_all_sides(
     program = dataclasses.replace(plan.best.program, steps=(MATMUL, ReduceScatter("C", "I", axes)))
     audit = rehearsed(plan.task, program, Topology.parse("v7x:4x4x4"))
     assert [each.kind for each in audit.collectives] == ["reduce-scatter"]
-    timeline, (_, scatter) = audit.timeline(), estimate(program, costs_of(plan.task), plan.task.sizes).steps
-    assert timeline.step_seconds < micros * 1e-6
-    matmul = sum(span.seconds for span in timeline.spans if span.kind == "matmul")
-    assert scatter.seconds / (timeline.step_seconds - matmul) == pytest.approx(1, abs=0.1)
+    seconds = estimate(program, costs_of(plan.task), plan.task.sizes).seconds
+    assert audit.timeline().step_seconds < micros * 1e-6
+    assert seconds / audit.timeline().step_seconds == pytest.approx(1, abs=0.15)
 
 
 @pytest.mark.parametrize(

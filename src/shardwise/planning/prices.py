@@ -120,9 +120,9 @@ class Costs:
         """
         price, padded = self._price("reduce-scatter", axes, blocks.count % CUBE > 0), self._scattered(axes, blocks)
         if blocks.stands_apart(self.hardware.devices_per_chip):
-            if blocks.rows:  # of what a matmul made, which the chip holds as far as it has room beside an operand
-                read = 0.0 if self.is_fetched(2 * in_bytes) else in_bytes
-                return price(in_bytes, out_bytes) + self._memory(read, in_bytes)
+            if blocks.rows:  # what a matmul made, and the chip holds beside an operand, is laid out there
+                laid = 0.0 if self.is_fetched(2 * in_bytes) else self._memory(in_bytes, in_bytes)
+                return price(in_bytes, out_bytes) + laid
             room = self._room(in_bytes, blocks)
             return price(room, self._room(out_bytes, blocks)) + (self.copy(room) if blocks.columns > 1 else 0.0)
         if padded == 1:

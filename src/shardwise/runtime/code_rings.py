@@ -76,7 +76,7 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
         """Blocks of the result, each where it belongs."""
         for part, start in zip(parts, starts, strict=True):
             made, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
-            if order is not None:  # else a compiler may make it in another one, and transpose it
+            if order is not None:  # else the compiler may make it in another one, and transpose it
                 made = lying_in(made, order)
             if result is None:  # room, which is not filled: every block has its place
                 result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
