@@ -53,6 +53,7 @@ class Blocks(NamedTuple):
     narrow: bool = False
     count: int = 0
     spread: bool = False
+    as_written: bool = True
 
     def stands_apart(self, cores: int) -> bool:
         """Whether the blocks of a scatter are made a dimension of their own, on a chip of so many cores.
@@ -65,7 +66,7 @@ class Blocks(NamedTuple):
     def are_transposed(self, array_bytes: float, compiler: Compiler, read: bool) -> bool:
         """Whether the blocks of an all-to-all are transposed, and not spread; `read` whether a matmul reads what it makes."""
         place = self.joins, self.cuts, self.deep, self.narrow
-        return are_transposed(*place, self.parts, array_bytes, compiler, read)
+        return are_transposed(*place, self.parts, self.as_written, array_bytes, compiler, read)
 
     @property
     def splits_rows(self) -> bool:
@@ -185,7 +186,8 @@ def blocks_of(
             deep = deep and not ((dim == 0 and size[0] == 1) or (target == 0 and made[0] == 1))
             joins, cuts, parts = _place(dim, len(made)), _place(target, len(made)), size[target] // max(1, made[target])
             narrow = len(made) > 1 and min(size[-2], made[-2]) % LANES > 0
-            return Blocks(first, target_first, tiles, deep, held != order, padded, 0, 0, joins, cuts, parts, narrow)
+            flags = joins, cuts, parts, narrow, 0, False, order == identity
+            return Blocks(first, target_first, tiles, deep, held != order, padded, 0, 0, *flags)
         case _:  # a slice of what memory holds in another order, along a dimension before the last two, goes through its rows
             tiles = "rows" if dim == len(order) - 2 and dims[0] < dim else "whole"
     return Blocks(first, target_first, tiles, deep, held != order, padded)

@@ -48,14 +48,15 @@ def exchange_form(
         return "one"
     if len(shape) < 3:
         return "tiled"
-    if concat == 0:
-        return "blocks"
     if chip is None or chip.compiler is None:
-        return "tiled"
+        return "blocks" if concat == 0 else "tiled"
     after = list(shape)
     after[split], after[concat] = after[split] // n, after[concat] * n
-    found = blocks_of("all-to-all", (concat, split), shape, after)
-    return "blocks" if found.are_transposed(item_bytes * math.prod(shape), chip.compiler, read) else "tiled"
+    array_bytes = item_bytes * math.prod(shape)
+    found = blocks_of("all-to-all", (concat, split), shape, after, memory_order(tuple(shape)))
+    if found.joins != "lanes" and chip.devices_per_chip > 1 and array_bytes > chip.compiler.near_bytes.value:
+        return "tiled"  # its sparse cores lay them out
+    return "blocks" if concat == 0 or found.are_transposed(array_bytes, chip.compiler, read) else "tiled"
 
 
 def result_order(shape: Sequence[int]) -> Order:
