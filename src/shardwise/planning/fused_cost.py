@@ -47,8 +47,13 @@ class _LocalMatmul:
     out: tuple[frozenset[str], float]
     near: frozenset[int] = frozenset()  # the operands that the chip fetched before, and reads again and again
 
-    def seconds(self, costs: Costs, shares: Mapping[str, float], adds: bool, is_next: bool = True) -> float:
-        """Seconds of the part of the matmul that takes so much of each dimension; `adds` where it is added to a sum."""
+    def seconds(
+        self, costs: Costs, shares: Mapping[str, float], adds: bool, is_next: bool = True, padded: float = 1.0
+    ) -> float:  # fmt: skip
+        """Seconds of the part of the matmul that takes so much of each dimension; `adds` where it is added to a sum.
+
+        `padded` is how many times as many lanes it takes, where it ends within a tile.
+        """
 
         def moved(array: tuple[frozenset[str], float]) -> float:
             return array[1] * math.prod([share for dim, share in shares.items() if dim in array[0]])
@@ -58,7 +63,7 @@ class _LocalMatmul:
         held = adds and costs.holds(made, sum(self.operands[place][1] for place in self.near))
         done = math.prod(shares.values())
         leaves = made * done if held else made  # a sum that the chip keeps leaves it once
-        seconds = costs.einsum(self.flops * done, read, made, is_next, held, leaves)
+        seconds = costs.einsum(padded * self.flops * done, read, made, is_next, held, leaves)
         seconds = seconds + costs.read(made) if adds and not held else seconds
         return costs.arithmetic.name("T", seconds, "s", "a matmul, its arrays by their bytes")
 
@@ -138,12 +143,15 @@ def priced(
             which = einsum.operands.index(gather.array)
             cut = local.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
             joined = adds and is_one_matmul(cut, local.out[1] / costs.made_item_bytes)
+            lanes = 0 if adds else _lanes_of(gather, einsum, costs, sizes, before)
 
             def multiply(share: float, parts: int = 1) -> float:
                 if parts > 1 and not joined:
                     return parts * multiply(share / parts)
                 copied = costs.cut(local.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
-                return local.seconds(costs, {gather.dim: share / n}, adds) + copied
+                padded = LANES * math.ceil(share * lanes / LANES) / (share * lanes) if lanes else 1.0
+                put = _put(share * local.out[1] / n, costs) if padded > 1 else 0.0
+                return local.seconds(costs, {gather.dim: share / n}, adds, padded=padded) + copied + put
 
             events = gather_matmul(n, way, chunks, chunks)
             return _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=local.flops / n)
@@ -284,6 +292,28 @@ def _laid(
     cut = [k for k, term in enumerate(terms) if term[-1] == dim and costs.order(shapes[k]) == tuple(range(len(term)))]
     times = [parts / 2 if bytes_[k] == min(bytes_) else 1 for k in cut]
     return costs.arithmetic.total(count * costs.transposed(bytes_[k]) for count, k in zip(times, cut, strict=True))
+
+
+def _put(part_bytes: float, costs: Costs) -> float:
+    """Seconds to put a part that a matmul made where it belongs: read and written, or only written where the chip keeps it."""
+    compiler = costs.hardware.compiler
+    kept = compiler is not None and part_bytes <= compiler.kept_bytes.value
+    return costs.read(part_bytes if kept else 2 * part_bytes)
+
+
+def _lanes_of(
+    gather: AllGather, einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]
+) -> int:  # fmt: skip
+    """How many lanes of the result a block of a gathering ring takes; none where its dimension does not run fastest.
+
+    A part that ends within a tile takes all its lanes of the multipliers, and is put where it belongs by a copy of its own: of
+    79 compiled rings of random shapes on five chips 69 are within a quarter so, and 51 without.
+    """
+    blocks = {dim: sizes[dim] // costs.mesh.extent(axes) for name in einsum.operands for dim, axes in before[name].dims}
+    n, block = costs.mesh.extent(gather.axes), dict(before[gather.array].dims)
+    size = sizes[gather.dim] // costs.mesh.extent(block[gather.dim])
+    order = costs.order([n * size if dim == gather.dim else blocks[dim] for dim in einsum.dims])
+    return size if order is not None and einsum.dims[order[-1]] == gather.dim else 0
 
 
 def _splits_lanes(
