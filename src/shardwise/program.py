@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -106,6 +107,24 @@ def unfused(program: Program) -> Program:
     """
     steps = tuple(part for step in program.steps for part in parts(step))
     return program if steps == program.steps else Program(program.mesh, program.inputs, steps, program.output)
+
+
+def typed(program: Program) -> Program:
+    """The program in steps that JAX's types follow: unfused, and permutes to other axes as gathers and slices."""
+    plain = unfused(program)
+    steps = tuple(part for step, before in zip(plain.steps, plain.states(), strict=False) for part in _typed(step, before))
+    return Program(program.mesh, program.inputs, steps, program.output)
+
+
+def _typed(step: Step, before: Mapping[str, Layout]) -> tuple[Step, ...]:
+    if not isinstance(step, CollectivePermute) or set(before[step.array].axes) == set(step.layout.axes):
+        return (step,)
+    gathers, slices = list[Step](), list[Step]()
+    for (dim, old), (_, new) in zip(before[step.array].dims, step.layout.dims, strict=True):
+        same = len([0 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))])
+        gathers += [AllGather(step.array, dim, old[same:])] if old[same:] else []
+        slices += [Slice(step.array, dim, new[same:])] if new[same:] else []
+    return (*gathers, *slices)
 
 
 def sums_stay_whole(program: Program) -> bool:
@@ -271,12 +290,11 @@ def _permuted(before: Layout, step: CollectivePermute, mesh: Mesh, after: Layout
         raise ProgramError(f"a permutation cannot turn {before} into {after}")
     moved = set(step.axes)
     for (dim, old), (_, new) in zip(before.dims, after.dims, strict=True):
-        if mesh.extent(old) != mesh.extent(new):
+        if mesh.extent(new) % mesh.extent(old):
             raise ProgramError(f"a permutation cannot cut {dim} into {mesh.extent(new)} parts from {mesh.extent(old)}")
-        if old != new and not moved >= set(old) ^ set(new):
-            raise ProgramError(f"axes {', '.join(sorted(set(old) ^ set(new)))} move, but the step names {step.axes}")
-    if set(before.axes) != set(after.axes):
-        raise ProgramError("a permutation keeps the set of axes that split the array")
+        named = set(old) ^ set(new) if mesh.extent(old) == mesh.extent(new) else {*old, *new}
+        if old != new and not moved >= named:
+            raise ProgramError(f"axes {', '.join(sorted(named - moved))} move, but the step names {step.axes}")
     extent = mesh.extent(step.axes)
     for side in zip(*step.pairs, strict=True):
         if len(set(side)) < len(side) or not all(0 <= position < extent for position in side):
@@ -304,8 +322,30 @@ def _arrives(step: CollectivePermute, before: Layout, mesh: Mesh) -> bool:
         (old, new) for (_, old), (_, new) in zip(before.dims, step.layout.dims, strict=True) if moved.issuperset((*old, *new))
     ]
     partial = [((axis,), (axis,)) for axis in moved & before.unreduced]
-    same = (flat_index(there, old, mesh) == flat_index(here, new, mesh) for old, new in (*splits, *partial))
+    same = (
+        flat_index(there, old, mesh) == flat_index(here, new, mesh) // (mesh.extent(new) // mesh.extent(old))
+        for old, new in (*splits, *partial)
+    )
     return all(np.all(each) for each in same)
+
+
+def cuts(step: CollectivePermute, before: Layout, mesh: Mesh) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """The dimensions that a permute cuts: into how many parts, and which of them the device at each position sends.
+
+    >>> step = relayout("A", Layout.parse("I_x"), Layout.parse("I_y"), Mesh.parse("x=2, y=4"))
+    >>> cuts(step, Layout.parse("I_x"), Mesh.parse("x=2, y=4"))
+    {'I': (2, (0, 1, 0, 1, 0, 1, 0, 1))}
+    """
+    found = {}
+    positions = Mesh(tuple((axis, mesh.axis_size(axis)) for axis in step.axes)).positions()
+    sources, targets = np.reshape(step.pairs, (-1, 2)).T
+    to = np.zeros(mesh.extent(step.axes), int)
+    to[sources] = targets
+    for (dim, old), (_, new) in zip(before.dims, step.layout.dims, strict=True):
+        parts = mesh.extent(new) // mesh.extent(old)
+        if parts > 1:
+            found[dim] = parts, tuple((flat_index(positions, new, mesh) % parts)[to].tolist())
+    return found
 
 
 def _group(mesh: Mesh, axes: Container[str]) -> Mesh:
@@ -350,23 +390,33 @@ def einsum_layout(operands: list[tuple[str, Layout]], dims: tuple[str, ...]) -> 
     return Layout(tuple((dim, axes_of[dim]) for dim in dims), frozenset(summed | set(partial)))
 
 
-def relayout(array: str, before: Layout, after: Layout, mesh: Mesh) -> CollectivePermute:
-    """The permutation that turns one layout into another with the same shards, on the axes that move.
+def relayout(array: str, before: Layout, after: Layout, mesh: Mesh, keeps: bool = True) -> CollectivePermute:
+    """The permutation that turns one layout into another of as many parts, or of several times as many, on the axes that move.
+
+    Where several devices hold a shard, who is to have it keeps it, if `keeps`; else they send in their order to those who are
+    to have its first part, its second, and so on, which crowds fewer links at times.
 
     >>> step = relayout("A", Layout.parse("I_{x,y}"), Layout.parse("I_{y,x}"), Mesh.parse("x=2, y=2"))
     >>> step.pairs
+    ((0, 0), (1, 2), (2, 1), (3, 3))
+    >>> relayout("A", Layout.parse("I_x"), Layout.parse("I_y"), Mesh.parse("x=2, y=2")).pairs
     ((0, 0), (1, 2), (2, 1), (3, 3))
     """
     pairs = zip(before.dims, after.dims, strict=True)
     changed = {axis for (_, old), (_, new) in pairs if old != new for axis in (*old, *new)}
     group = _group(mesh, changed)
     here = group.positions()
-    held, wanted = (
-        np.zeros(group.size, int) + flat_index(here, [a for _, split in layout.dims for a in split if a in changed], mesh)
-        for layout in (before, after)
-    )
-    sources = np.argsort(held)[wanted]
-    moves = sorted(zip(sources.tolist(), range(group.size), strict=True))
+    held = wanted = part = np.zeros(group.size, int)
+    for (_, old), (_, new) in zip(before.dims, after.dims, strict=True):
+        parts = mesh.extent(old)
+        if changed.issuperset((*old, *new)):
+            held = held * parts + flat_index(here, old, mesh)
+            wanted = wanted * parts + flat_index(here, new, mesh) // (mesh.extent(new) // parts)
+            part = part * mesh.extent(new) + flat_index(here, new, mesh)
+    leaves = held != wanted  # who keeps its own is matched first, with itself
+    senders = np.lexsort((leaves & keeps, held))
+    takers = np.lexsort((leaves if keeps else part, wanted))
+    moves = sorted(zip(senders.tolist(), takers.tolist(), strict=True))
     return CollectivePermute(array, group.names, tuple(moves), after)
 
 

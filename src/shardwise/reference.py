@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.layout import Axes, Layout, shard_slices
 from shardwise.mesh import Mesh, flat_index
-from shardwise.program import Program, rule
+from shardwise.program import Program, cuts, rule
 from shardwise.steps import (
     AllGather,
     AllReduce,
@@ -97,7 +97,7 @@ def apply(step: Step, values: Mapping[str, Shards], layouts: Mapping[str, Layout
             source, target = (layouts[array].names.index(dim) for dim in (source_dim, target_dim))
             after[array] = keep_part(all_gather(values[array], source, axes, mesh), target, axes, mesh)
         case CollectivePermute(array, axes, pairs, _):
-            after[array] = permute(values[array], axes, pairs, mesh)
+            after[array] = permute(sent_parts(values[array], step, layouts[array], mesh), axes, pairs, mesh)
         case Slice(array, dim, axes):
             after[array] = keep_part(values[array], layouts[array].names.index(dim), axes, mesh)
         case Einsum(operands, result, dims):
@@ -165,6 +165,17 @@ def keep_part(shards_D: Shards, at: int, axes: Axes, mesh: Mesh) -> Shards:
         start = flat_index(coordinate, axes, mesh) * width
         after.append(np.take(shard, range(start, start + width), axis=at))
     return after
+
+
+def sent_parts(shards_D: Shards, step: CollectivePermute, before: Layout, mesh: Mesh) -> Shards:
+    """What each device sends in a permute: its shard, or a part of it."""
+    found = list(shards_D)
+    for dim, (parts, places) in cuts(step, before, mesh).items():
+        at = before.names.index(dim)
+        for group in groups(step.axes, mesh):
+            for device, place in zip(group, places, strict=True):
+                found[device] = np.split(found[device], parts, axis=at)[place]
+    return found
 
 
 def permute(shards_D: Shards, axes: Axes, pairs: Sequence[tuple[int, int]], mesh: Mesh) -> Shards:

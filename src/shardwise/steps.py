@@ -54,7 +54,8 @@ class CollectivePermute:
     """Along `axes`, the device at the first position of each pair sends its shard to the one at the second.
 
     Positions count along the axes together, the first the major one. `layout` is the layout afterwards; it differs
-    from the one before where the pairs say so (`relayout_pairs`), and is the same for a shift.
+    from the one before where the pairs say so (`relayout`), and is the same for a shift. Where it has more parts, each device
+    sends the part of its shard that the other keeps.
     """
 
     array: str

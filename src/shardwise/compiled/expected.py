@@ -138,7 +138,7 @@ class _Look:
                 held, made = (self.elements(layouts[step.array]) for layouts in (self.before, self.after))
                 yield self.planned(kind(step), step.axes, held, made, self.dtype(step.array))
             case CollectivePermute(array, axes, pairs, _):
-                yield from self.permute(pairs, axes, self.elements(self.before[array]), self.dtype(array))
+                yield from self.permute(pairs, axes, self.elements(self.after[array]), self.dtype(array))
             case GatherEinsum() | EinsumScatter() | EinsumGather():
                 yield from self.ring(step)
             case RotateEinsum(gathers, einsum):

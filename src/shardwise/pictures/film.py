@@ -94,7 +94,8 @@ class Film:
             after = self.frames[frame + 1].layouts[collective.array]
             for source, target in self._pairs(collective, chosen):
                 where = self._part(before, source)
-                if not isinstance(collective, CollectivePermute):  # which moves whole shards, to other places
+                # A permute moves whole shards, to other places, or parts of them to where they belong.
+                if not isinstance(collective, CollectivePermute) or before.dims != after.dims:
                     where = common(where, self._part(after, target))
                 yield Move(collective.array, source, target, where, adds)
 

@@ -213,12 +213,14 @@ def _priced(
             return StepCost(0.0, live_bytes=live)
         case AllGather() | ReduceScatter() | AllReduce() | AllToAll() | CollectivePermute():
             name, saved = kind(step), 0.0
-            seconds = costs.collective(name, step.axes, took, made, blocks)
+            part = made if isinstance(step, CollectivePermute) else took
+            seconds = costs.collective(name, step.axes, part, made, blocks)
             if isinstance(step, CollectivePermute):
-                followed = costs.permute(step.axes, step.pairs, took)
+                followed = costs.permute(step.axes, step.pairs, part)
                 saved, seconds = float(seconds - followed), followed
-            sent = wire_bytes(name, costs.mesh, step.axes, took, made)
-            slow = costs.network_bytes(name, step.axes, took, made)
+                seconds = seconds + (costs.cut_out(made, blocks) if part < took else 0.0)
+            sent = wire_bytes(name, costs.mesh, step.axes, part, made)
+            slow = costs.network_bytes(name, step.axes, part, made)
             return StepCost(seconds, 0.0, sent, live, seconds, seconds, slow, saved_seconds=saved)
         case Automatic():
             raise AssertionError("the compiler's own has no price before it is compiled")

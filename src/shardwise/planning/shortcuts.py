@@ -1,5 +1,7 @@
 """Other ways between two layouts that a program passes: one move, or a permute and a move, instead of several moves.
 
+Only here do permutes lead to other axes, or to more parts: where no shard that a device is to have is cut over two.
+
 A search adds up what moves take by themselves, and finds the best program through each layout. Where a step stands may make it
 slower or faster: a gather and a slice that ends a program take longer than the all-to-all between the same layouts, and a
 permute that is followed link by link may take less.
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shardwise.planning.graph import Move, State, arrangements, graph_of, permute, state_of, step_of
-from shardwise.program import Program
-from shardwise.steps import Einsum, Step, touched
+from shardwise.mesh import Mesh
+from shardwise.planning.graph import Move, State, arrangements, graph_of, layout_of, permute, state_of, step_of
+from shardwise.program import Program, relayout
+from shardwise.steps import CollectivePermute, Einsum, Step, touched
 
 Path = tuple[Move, ...]
 
@@ -38,13 +42,24 @@ def shortcuts(program: Program) -> Iterator[Program]:
         for start, end in itertools.combinations(range(len(passed)), 2):
             if end - start < 2:
                 continue
-            for path in _paths(passed[start], passed[end], program.mesh.axes):
+            for path in paths(passed[start], passed[end], program.mesh.axes):
                 before = (passed[start], *(move.after for move in path))
                 steps = [step_of(move, state, array, names, program.mesh) for move, state in zip(path, before, strict=False)]
                 if len(steps) < end - start or steps != list(program.steps[first + start : first + end]):
-                    yield replace(
-                        program, steps=(*program.steps[: first + start], *steps, *program.steps[first + end :])
-                    )  # fmt: skip
+                    for each in _matched(steps, before, array, names, program.mesh):
+                        yield replace(program, steps=(*program.steps[: first + start], *each, *program.steps[first + end :]))
+
+
+def _matched(
+    steps: list[Step], before: Sequence[State], array: str, names: tuple[str, ...], mesh: Mesh
+) -> Iterator[list[Step]]:  # fmt: skip
+    """The steps, and with a permute whose devices do not keep what they hold, where there is a choice."""
+    yield steps
+    for place, step in enumerate(steps):
+        if isinstance(step, CollectivePermute):
+            other = relayout(array, layout_of(before[place], names), step.layout, mesh, keeps=False)
+            if other != step:
+                yield [*steps[:place], other, *steps[place + 1 :]]
 
 
 def _runs(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:
@@ -58,7 +73,7 @@ def _runs(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _paths(before: State, after: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Path, ...]:
+def paths(before: State, after: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Path, ...]:
     """One move from a layout to another, and a permute and one move, in either order."""
     axes = tuple(name for name, size in mesh_axes if size > 1)
     sizes = tuple((name, size) for name, size in mesh_axes if size > 1)
@@ -77,4 +92,29 @@ def _paths(before: State, after: State, mesh_axes: tuple[tuple[str, int], ...]) 
     ]
     around = set(arranged(after))
     found += [(move, permute(move.after, after, axes)) for move in moves(before) if move.after in around]
+    extents = dict(sizes)
+    if leads(before, after, extents):
+        found.append((permute(before, after, axes),))
+    found += [(move, permute(move.after, after, axes)) for move in moves(before) if leads(move.after, after, extents)]
+    arcs = graph.arcs_into(graph.vertex(after), ())
+    found += [
+        (permute(before, arc.other.state, axes), arc.move)
+        for arc in arcs
+        if leads(before, arc.other.state, extents) and _divides(arc.other.state, (before, after), extents)
+    ]
     return tuple(found)
+
+
+def _divides(middle: State, ends: tuple[State, State], extents: Mapping[str, int]) -> bool:
+    """Whether what the layouts around divide the one between does."""
+    parts = [[math.prod(extents[axis] for axis in axes) for axes in state[0]] for state in (middle, *ends)]
+    return all(first % between == 0 or last % between == 0 for between, first, last in zip(*parts, strict=True))
+
+
+def leads(before: State, after: State, extents: Mapping[str, int]) -> bool:
+    """Whether a permute leads to other axes, or to more parts, none of which lies in two; and no slice does."""
+    splits = list(zip(before[0], after[0], strict=True))
+    if before[1] != after[1] or {a for old, _ in splits for a in old} == {a for _, new in splits for a in new}:
+        return False
+    parts = ((math.prod(extents[a] for a in old), math.prod(extents[a] for a in new)) for old, new in splits)
+    return not any(many % few for few, many in parts) and any(new[: len(old)] != old for old, new in splits)

@@ -30,6 +30,13 @@ def lying_in(array, order):
     return with_layout_constraint(array, Layout(order))
 
 
+def cut_part(array, axes, at, parts, places):
+    """Of so many parts of a dimension, the one that this device's place along the axes has."""
+    width = array.shape[at] // parts
+    start = jnp.asarray(places)[lax.axis_index(axes)] * width
+    return lax.dynamic_slice_in_dim(array, start, width, axis=at)
+
+
 def scatter_blocks(array, axes, at):
     """A reduce-scatter whose blocks the compiler would sum or pad; a gather that follows takes what is left as it stands."""
     return lax.optimization_barrier(lax.psum_scatter(cut_blocks(array, at, lax.axis_size(axes)), axes, scatter_dimension=0))

@@ -17,7 +17,7 @@ from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.planning.told import exchange_form, result_order, scatter_form, summed_as_one
-from shardwise.program import Program, invarying_axes, rule
+from shardwise.program import Program, cuts, invarying_axes, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
 from shardwise.schedule.fused import scheduled
@@ -45,7 +45,7 @@ _RINGS = {
     EinsumGather: "einsum_gather",
     RotateEinsum: "rotate_einsum",
 }
-UNCHECKED = "# unchecked (check_vma): a ring makes the result equal on all of its devices, which JAX's types cannot see"
+UNCHECKED = "# unchecked (check_vma): permutes make the result equal on all of their devices, which JAX's types cannot see"
 
 
 def source(program: Program, title: str, function: str = "program", task: Problem | None = None) -> str:
@@ -161,7 +161,10 @@ def _line(
             call = _exchanged(number, layouts, program, task, name, places)
         case CollectivePermute(array, axes, pairs, _):
             name = variables[array]
-            call = f"lax.ppermute({name}, {_axes(axes)}, {list(pairs)})"
+            sent = name
+            for dim, (parts, places) in cuts(step, layouts[array], program.mesh).items():
+                sent = f"cut_part({sent}, {_axes(axes)}, {at(array, dim)}, {parts}, {list(places)})"
+            call = f"lax.ppermute({sent}, {_axes(axes)}, {list(pairs)})"
         case Slice(array, dim, axes):
             name, parts = variables[array], program.mesh.extent(axes)
             width = f"{name}.shape[{at(array, dim)}] // {parts}"

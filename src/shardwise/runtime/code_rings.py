@@ -256,7 +256,7 @@ RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
 FOLDED = ("folded", "folded_shift", "folded_owner")
 BLOCKS = (
     "cut_blocks", "join_blocks", "as_one", "lying_in", "scatter_blocks", "scatter_rows", "sum_and_cut", "exchange_one",
-    "exchange_blocks",
+    "exchange_blocks", "cut_part",
 )  # fmt: skip
 # In the order in which they are written.
 HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS, *BLOCKS)
@@ -272,6 +272,7 @@ NEEDS = {  # what each calls
     "sum_and_cut": (),
     "exchange_one": ("cut_blocks",),
     "exchange_blocks": ("cut_blocks", "join_blocks"),
+    "cut_part": (),
 }
 IMPORTS = {
     "lying_in": tuple(line for line in inspect.getsource(blocks).splitlines() if line.endswith("with_layout_constraint")),

@@ -19,10 +19,10 @@ from shardwise.dataflow import gathers_of, kept_layout, makes_result, reader, wa
 from shardwise.errors import ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
-from shardwise.program import Program, invarying_axes, unfused
+from shardwise.program import Program, cuts, invarying_axes, typed
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
-from shardwise.runtime.blocks import lying_in
+from shardwise.runtime.blocks import cut_part, lying_in
 from shardwise.runtime.devices import AnyMesh, kind_of
 from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.runtime.shard_collectives import collectives_for
@@ -78,13 +78,13 @@ def lower(
     specs = [layout.on(program.mesh) for _, layout in program.inputs]
     result = program.result
     in_specs = tuple(_with_leading(layout) if layout.unreduced else layout.spec for layout in specs)
-    typed = not leaves_replicated(program)
+    checked = not leaves_replicated(program)
     out_specs = _with_leading(result) if result.unreduced else result.spec
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=typed)
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=checked)
     if result.unreduced:
         mapped = _unstacked(mapped, result, mesh)
     function = _peeled(mapped, specs, mesh) if any(partial) else mapped
-    return function if typed else _with_derivative_of(lower(unfused(program), mesh, arithmetic, padded, sizes), function)
+    return function if checked else _with_derivative_of(lower(typed(program), mesh, arithmetic, padded, sizes), function)
 
 
 def lower_keeping(
@@ -103,7 +103,7 @@ def lower_keeping(
     specs = tuple(layout.on(program.mesh).spec for _, layout in program.inputs)
     out_specs = (program.result.spec, *(layout.spec for layout in layouts.values() if layout is not None))
     mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
-    alone, numbers = lower(unfused(program), mesh, arithmetic), {name: k for k, (name, _) in enumerate(program.inputs)}
+    alone, numbers = lower(typed(program), mesh, arithmetic), {name: k for k, (name, _) in enumerate(program.inputs)}
     gathering = []
     for name, steps in gathers.items():
         number = numbers[name]
@@ -170,9 +170,9 @@ def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) 
 
 
 def leaves_replicated(program: Program) -> bool:
-    """Whether a ring makes what must leave equal on all of its devices: that JAX's types cannot follow."""
+    """Whether a ring, or a permute, makes what must leave equal on all of its devices: that JAX's types cannot follow."""
     needs = invarying_axes(program)
-    fused = (GatherEinsum, EinsumGather, RotateEinsum)
+    fused = (GatherEinsum, EinsumGather, RotateEinsum, CollectivePermute)
     return any(
         isinstance(step, fused) and need & set(moved_axes(step)) for step, need in zip(program.steps, needs, strict=True)
     )
@@ -308,6 +308,8 @@ class Local:
                 read = taker is not None and einsum_of(taker) is not None
                 return lax.expand_dims(collectives.all_to_all(lax.squeeze(array, ones), split, concat, axes, read), ones)
             case CollectivePermute(_, axes, pairs, _):
+                for dim, (parts, places) in cuts(step, layouts[step.array], self.program.mesh).items():
+                    array = cut_part(array, axes, at(dim), parts, places)
                 return lax.ppermute(array, axes, pairs)
             case Slice(_, dim, axes):
                 width = array.shape[at(dim)] // self.program.mesh.extent(axes)
