@@ -170,11 +170,11 @@ def keep_part(shards_D: Shards, at: int, axes: Axes, mesh: Mesh) -> Shards:
 def sent_parts(shards_D: Shards, step: CollectivePermute, before: Layout, mesh: Mesh) -> Shards:
     """What each device sends in a permute: its shard, or a part of it."""
     found = list(shards_D)
-    for dim, (parts, places) in cuts(step, before, mesh).items():
+    for dim, (count, places) in cuts(step, before, mesh).items():
         at = before.names.index(dim)
         for group in groups(step.axes, mesh):
             for device, place in zip(group, places, strict=True):
-                found[device] = np.split(found[device], parts, axis=at)[place]
+                found[device] = np.split(found[device], count, axis=at)[place]
     return found
 
 
