@@ -104,20 +104,20 @@ def link_loads(
 
 
 @functools.lru_cache(maxsize=1024)
-def links_of(pairs: Pairs, site: Site) -> int:
-    """The links that a permutation of devices takes, each way of each a bit.
+def links_of(pairs: Pairs, site: Site) -> tuple[int, ...]:
+    """The links that at least one shard of a permutation passes, each way of each a bit; those that two pass; and so on.
 
     >>> from shardwise.chips.placing import mesh_order
     >>> from shardwise.chips.topology import Topology
     >>> v5e, mesh = Topology.parse("v5e:2x4"), Mesh.parse("x=8")
     >>> site = Site(v5e, mesh_order(v5e, mesh))
-    >>> up, down = (links_of(tuple((k, (k + way) % 8) for k in range(8)), site) for way in (1, -1))
+    >>> (up,), (down,) = (links_of(tuple((k, (k + way) % 8) for k in range(8)), site) for way in (1, -1))
     >>> up.bit_count(), down.bit_count(), up & down
     (8, 8, 0)
     """
     sides = _followed(*_on_chips(pairs, site), site.topology.shape, site.topology.rings)
-    taken = [way > 0 for up, down, _ in sides for way in (up, down)]
-    return int.from_bytes(np.packbits(np.concatenate([each.reshape(-1) for each in taken])).tobytes())
+    passing = np.concatenate([way.reshape(-1) for up, down, _ in sides for way in (up, down)])
+    return tuple(int.from_bytes(np.packbits(passing > few).tobytes()) for few in range(passing.max(initial=0)))
 
 
 def _followed(

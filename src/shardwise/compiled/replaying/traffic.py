@@ -31,13 +31,13 @@ SHARED, NVLINK, NETWORK = "shared memory", "nvlink out", "network out"
 class Traffic:
     """The lanes that one transfer keeps busy, and for how long; what had to be assumed of it.
 
-    Of a permutation that is followed from chip to chip also the `links`, each way of each a bit (`links_of`).
+    Of a permutation that is followed from chip to chip also the `links` by how many shards pass them (`links_of`).
     """
 
     lanes: tuple[str, ...]
     seconds: float
     assumed: str = ""
-    links: int = 0
+    links: tuple[int, ...] = ()
 
 
 def traffic(
@@ -199,7 +199,7 @@ def _permute(
     link = torus.bytes_per_s.value / per_chip
     rings = tuple(name in table and closes_to_a_ring(table[name], link) for name in mesh.names)
     loads, far = _along_axes(collective.groups, mesh, rings)
-    links = 0 if site is None else links_of(collective.groups, site)
+    links = () if site is None else links_of(collective.groups, site)
     places = [(axis, mesh.names.index(axis)) for axis in collective.axes]
     lanes = tuple(f"{axis}{way}" for axis, place in places for way, load in zip("+-", loads[place], strict=True) if load)
     if site is not None:
