@@ -36,7 +36,7 @@ from shardwise.planning.ranking import Candidate
 from shardwise.steps import Automatic
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
-COUNT, SEED = 340, 0
+COUNT, SEED = 440, 0
 ONE_OF_EACH = "v5e:2x2"  # its compiler is that of all TPUs
 
 
@@ -93,6 +93,8 @@ def main() -> None:
     path = FOLDER / "estimates.json"
     found = {} if given.fresh or not path.exists() else json.loads(path.read_text(encoding="utf-8"))
     rows = {facts["problem"]: row_of(facts) for facts in found.get("rows", [])}
+    kept_out = {str(problem): problem.held_out for problem in problems(given.count, SEED)}
+    rows = {name: dataclasses.replace(row, held_out=kept_out.get(name, row.held_out)) for name, row in rows.items()}
     if given.fitted:
         print("\n".join(worst(rows.values())))
         return
@@ -236,7 +238,7 @@ def page(rows: Sequence[Row], made: dict[str, str], count: int) -> Iterator[str]
     yield ""
     yield (
         "A third of the problems, picked by a hash of each, is held out: nothing was tuned on them, and of these no more is "
-        "shown than how many are near. *Regret* is the time of the choice over that of the best program that "
+        "shown than how many are near. Two were looked at when their choices were slow, and count as fitted since. *Regret* is the time of the choice over that of the best program that "
         "`sw.plan(..., confirm=...)` compiles: the first candidates with and without a ring, and the compiler's own."
     )
     yield ""
