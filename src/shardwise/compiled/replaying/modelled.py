@@ -118,7 +118,8 @@ def _notes(
     memory = f"main memory {cores.hardware.memory_speed(mesh):.3g} bytes/s"
     notes = [
         f"{where}; {clock}; {memory}",
-        "a transfer has its lanes for itself from start to end, latency included; permutes that share no link run at once",
+        "a transfer has its lanes for itself from start to end, latency included; "
+        "permutes that crowd no link more together run at once",
     ]
     if isinstance(hardware.links, Torus) and mesh.size > 1 and site is None:
         notes.append("devices next to each other along an axis are taken as linked: no permute goes round about")
