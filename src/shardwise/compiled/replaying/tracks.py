@@ -1,4 +1,4 @@
-"""What transfers take one after the other: permutes whose shards find room on all their links run at once, on tracks of their own."""
+"""What transfers take one after the other: permutes whose shards find room on all their links run at once, on their own."""
 
 from __future__ import annotations
 
@@ -60,13 +60,11 @@ class Tracks:
 
     def taken_by(self, found: Traffic) -> tuple[str, ...]:
         """The tracks that a transfer keeps busy: those of its links, as many as its shards fill; or of all of its lanes."""
-        lanes = () if found.links else found.lanes
-        over = 0
+        lanes, over = () if found.links else found.lanes, 0
         for lane in lanes:
             over |= self.over.get(lane, 0)
-        taken = [
-            f"links {number}" + (f", place {place}" if self.room > 1 else "")
-            for number, links in enumerate(self.alike)
-            for place in (self.places.get((links, found.links), ()) if found.links else range(self.room) if links & over else ())
-        ]
+        taken = []
+        for number, links in enumerate(self.alike):
+            places = self.places.get((links, found.links), ()) if found.links else range(self.room) if links & over else ()
+            taken += [f"links {number}, place {place}" if self.room > 1 else f"links {number}" for place in places]
         return (*lanes, *taken)
