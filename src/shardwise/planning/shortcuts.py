@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.graph import Move, State, arrangements, graph_of, layout_of, permute, state_of, step_of
 from shardwise.program import Program, relayout
@@ -25,6 +26,8 @@ Path = tuple[Move, ...]
 
 def shortcuts(program: Program) -> Iterator[Program]:
     """The program with some moves of an array replaced by at most two, of which one is a permute.
+
+    One to other axes stands alone, or replaces all moves of a run.
 
     >>> from shardwise.layout import Layout
     >>> from shardwise.mesh import Mesh
@@ -42,7 +45,8 @@ def shortcuts(program: Program) -> Iterator[Program]:
         for start, end in itertools.combinations(range(len(passed)), 2):
             if end - start < 2:
                 continue
-            for path in paths(passed[start], passed[end], program.mesh.axes):
+            ends, most = (passed[start], passed[end], program.mesh.axes), 2 if 2 < end - start == last - first else 1
+            for path in (*paths(*ends), *(path for path in wide_paths(*ends) if len(path) <= most)):
                 before = (passed[start], *(move.after for move in path))
                 steps = [step_of(move, state, array, names, program.mesh) for move, state in zip(path, before, strict=False)]
                 if len(steps) < end - start or steps != list(program.steps[first + start : first + end]):
@@ -56,10 +60,14 @@ def _matched(
     """The steps, and with a permute whose devices do not keep what they hold, where there is a choice."""
     yield steps
     for place, step in enumerate(steps):
-        if isinstance(step, CollectivePermute):
+        if isinstance(step, CollectivePermute) and _is_wide(before[place], step.layout):
             other = relayout(array, layout_of(before[place], names), step.layout, mesh, keeps=False)
             if other != step:
                 yield [*steps[:place], other, *steps[place + 1 :]]
+
+
+def _is_wide(before: State, after: Layout) -> bool:
+    return {axis for axes in before[0] for axis in axes} != set(after.axes)
 
 
 def _runs(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:
@@ -92,10 +100,18 @@ def paths(before: State, after: State, mesh_axes: tuple[tuple[str, int], ...]) -
     ]
     around = set(arranged(after))
     found += [(move, permute(move.after, after, axes)) for move in moves(before) if move.after in around]
-    extents = dict(sizes)
-    if leads(before, after, extents):
-        found.append((permute(before, after, axes),))
-    found += [(move, permute(move.after, after, axes)) for move in moves(before) if leads(move.after, after, extents)]
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def wide_paths(before: State, after: State, mesh_axes: tuple[tuple[str, int], ...]) -> tuple[Path, ...]:
+    """One permute to other axes, or to more parts, from a layout to another; and one with another move, in either order."""
+    extents = {name: size for name, size in mesh_axes if size > 1}
+    axes = tuple(extents)
+    graph = graph_of(axes)
+    found: list[Path] = [(permute(before, after, axes),)] if leads(before, after, extents) else []
+    moves = (arc.move for arc in graph.arcs(graph.vertex(before)))
+    found += [(move, permute(move.after, after, axes)) for move in moves if leads(move.after, after, extents)]
     arcs = graph.arcs_into(graph.vertex(after), ())
     found += [
         (permute(before, arc.other.state, axes), arc.move)
