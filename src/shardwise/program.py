@@ -411,7 +411,7 @@ def relayout(array: str, before: Layout, after: Layout, mesh: Mesh, keeps: bool 
         parts = mesh.extent(old)
         if changed.issuperset((*old, *new)):
             held = held * parts + flat_index(here, old, mesh)
-            wanted = wanted * parts + flat_index(here, new, mesh) // (mesh.extent(new) // parts)
+            wanted = wanted * parts + flat_index(here, new, mesh) // max(1, mesh.extent(new) // parts)
             part = part * mesh.extent(new) + flat_index(here, new, mesh)
     leaves = held != wanted  # who keeps its own is matched first, with itself
     senders = np.lexsort((leaves & keeps, held))

@@ -90,9 +90,9 @@ def hold_in_least_memory(case: Case, task: Problem, brute: Brute) -> None:
 def permutes_keep_their_axes(monkeypatch):
     """Without the permutes to other axes: they come after the search, and are not among brute force's programs."""
     monkeypatch.setattr(shortcuts, "leads", lambda *_: False)
-    shortcuts.paths.cache_clear()
+    shortcuts.wide_paths.cache_clear()
     yield
-    shortcuts.paths.cache_clear()
+    shortcuts.wide_paths.cache_clear()
 
 
 @pytest.mark.usefixtures("permutes_keep_their_axes")

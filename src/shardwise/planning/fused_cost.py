@@ -150,7 +150,7 @@ def priced(
                     return parts * multiply(share / parts)
                 copied = costs.cut(local.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
                 padded = LANES * math.ceil(share * lanes / LANES) / (share * lanes) if lanes else 1.0
-                put = _put(share * local.out[1] / n, costs) if padded > 1 else 0.0
+                put = _put(share * local.out[1] / n, costs) if padded > 1 and len(einsum.dims) > 2 else 0.0
                 return local.seconds(costs, {gather.dim: share / n}, adds, padded=padded) + copied + put
 
             events = gather_matmul(n, way, chunks, chunks)
