@@ -25,6 +25,7 @@ from shardwise.steps import (
     AllGather,
     AllToAll,
     Collective,
+    CollectivePermute,
     Einsum,
     EinsumGather,
     EinsumScatter,
@@ -71,6 +72,8 @@ def with_copies(
             case AllGather():
                 seconds = _put_together(reader(program, number), bytes_, costs)
                 cost = _beside(cost, seconds, "blocks put together", costs)
+            case CollectivePermute() if bytes_.made < bytes_.took:  # it sends a slice
+                cost = fetching.read([step.array], cost)
             case AllToAll():
                 cost = _beside(cost, _exchanged(program, number, bytes_, costs), "copies beside a matmul", costs)
             case Einsum():

@@ -273,9 +273,7 @@ class Costs:
     def transposed(self, array_bytes: float) -> float:
         """Seconds to copy an array so that another dimension runs fastest."""
         compiler = self.hardware.compiler
-        if compiler is None:
-            return 0.0
-        return array_bytes * self.hardware.sharers(self.mesh) / compiler.transposes(array_bytes)
+        return 0.0 if compiler is None else array_bytes * self.hardware.sharers(self.mesh) / compiler.transposes(array_bytes)
 
     def leaving(
         self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False, beside: float = 0.0
@@ -286,10 +284,11 @@ class Costs:
         a copy laid out stand there already. What was `given`, and not made, lies as it was: more of it is transposed.
         """
         compiler, blocks = self.hardware.compiler, PLAIN if blocks.padded * out_bytes < SMALL else blocks
-        if compiler is None or kind not in ("all-gather", "all-to-all"):
+        if compiler is None or kind not in ("all-gather", "all-to-all", "collective-permute"):
             return 0.0
         room, summed = self._room(out_bytes, blocks), self.is_summed(kind, axes, out_bytes, blocks)
-        held = out_bytes + beside <= compiler.kept_bytes.value
+        sparse = kind == "collective-permute" and self.hardware.devices_per_chip > 1
+        held = sparse or out_bytes + beside <= compiler.kept_bytes.value
         match kind, blocks.tiles:
             case ("all-gather", _) if summed:
                 return 0.0
