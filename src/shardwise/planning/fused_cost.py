@@ -306,8 +306,8 @@ def _lanes_of(
 ) -> int:  # fmt: skip
     """How many lanes of the result a block of a gathering ring takes; none where its dimension does not run fastest.
 
-    A part that ends within a tile takes all its lanes of the multipliers, and is put where it belongs by a copy of its own: of
-    79 compiled rings of random shapes on five chips 69 are within a quarter so, and 51 without.
+    A part that ends within a tile takes all its lanes of the multipliers; one of three dimensions is put where it belongs by a
+    copy of its own. Of 79 compiled rings of random shapes on five chips 69 are within a quarter so, and 51 without.
     """
     blocks = {dim: sizes[dim] // costs.mesh.extent(axes) for name in einsum.operands for dim, axes in before[name].dims}
     n, block = costs.mesh.extent(gather.axes), dict(before[gather.array].dims)

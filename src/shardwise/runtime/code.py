@@ -160,8 +160,7 @@ def _line(
             name, places = variables[array], (at(array, target_dim), at(array, source_dim))
             call = _exchanged(number, layouts, program, task, name, places)
         case CollectivePermute(array, axes, pairs, _):
-            name = variables[array]
-            sent = name
+            sent = name = variables[array]
             for dim, (parts, places) in cuts(step, layouts[array], program.mesh).items():
                 sent = f"cut_part({sent}, {_axes(axes)}, {at(array, dim)}, {parts}, {list(places)})"
             call = f"lax.ppermute({sent}, {_axes(axes)}, {list(pairs)})"

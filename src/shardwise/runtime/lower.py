@@ -172,9 +172,9 @@ def _peeled(mapped: Callable[..., Any], specs: Sequence[Layout], mesh: AnyMesh) 
 def leaves_replicated(program: Program) -> bool:
     """Whether a ring, or a permute, makes what must leave equal on all of its devices: that JAX's types cannot follow."""
     needs = invarying_axes(program)
-    fused = (GatherEinsum, EinsumGather, RotateEinsum, CollectivePermute)
+    permuting = (GatherEinsum, EinsumGather, RotateEinsum, CollectivePermute)
     return any(
-        isinstance(step, fused) and need & set(moved_axes(step)) for step, need in zip(program.steps, needs, strict=True)
+        isinstance(step, permuting) and need & set(moved_axes(step)) for step, need in zip(program.steps, needs, strict=True)
     )
 
 
