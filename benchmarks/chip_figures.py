@@ -125,18 +125,3 @@ def speed(moved: Iterable[tuple[float, float]]) -> float | None:
     """
     speeds = [bytes_ / seconds for bytes_, seconds in moved if seconds]
     return median(speeds) if speeds else None
-
-
-def covering(found: Iterable[tuple[float, float, bool]]) -> float:
-    """The FLOPs for each byte between start and end of permutes: the least where some are left before it; else `NEVER`.
-
-    Whole matmuls stand between: of a small permute they are more than it takes.
-
-    >>> covering([(300.0, 1.0, False), (620.0, 2.0, False)]), covering([(300.0, 1.0, True)])
-    (300.0, 1000000000.0)
-
-    Args:
-        found: FLOPs between start and end, the permute's bytes, and whether these are all that there are.
-    """
-    limits = [flops / bytes_ for flops, bytes_, all_ in found if not all_]
-    return min(limits, default=NEVER)

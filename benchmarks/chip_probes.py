@@ -149,6 +149,12 @@ class Prober:
         sizes = {"I": i, "J": block * self.four.size, "K": k}
         return self.steps("A[I, J_x] · B[J, K] -> C[I, K]", sizes, step)
 
+    def passing(self, rows: int, summed: int, columns: int) -> Found:
+        """A ring both ways in two chunks a block that gathers columns, so many of each device: its parts are multiplied one by one."""
+        step = GatherEinsum(AllGather("B", "K", X), MATMUL, "bidirectional", 2)
+        sizes = {"I": rows, "J": summed, "K": columns * self.four.size}
+        return self.steps("A[I, J] · B[J, K_x] -> C[I, K]", sizes, step)
+
     def permute(self, rows: int, matmuls: int, on: Topology | None = None, mesh: str = "") -> Found:
         """A permute round the mesh's first axis, of so many rows of 1024, beside matmuls that do not need it."""
         import jax

@@ -61,7 +61,9 @@ RINGS = ((4096, 512, 4096), (4096, 512, 2048), (8192, 256, 4096))  # rows, a blo
 COLUMNS = 8192
 SCATTERS = 64  # of random sizes
 LEAST_COUNTED = 2e-7  # of small copies: what takes less is moved by no core
-COVERING = 32  # beside a permute
+# Rings that send parts of 2 to 10 MB: what is summed, columns on a device.
+PASSING = ((1024, 1792), (2048, 1024), (2560, 1408), (1536, 4096), (4096, 1536), (3072, 2560), (5120, 2048))
+MOST_ROWS = 6144
 
 Figures = dict[str, Derived]
 
@@ -228,11 +230,14 @@ def of_rings(prober: Prober, _: Figures) -> Figures:
 
 
 def of_permutes(prober: Prober, _: Figures) -> Figures:
-    """Permutes beside matmuls: when they start; and whether they are asynchronous on larger slices."""
-    covered = [covered_flops(prober.permute(rows, COVERING), rows * SIDE * ITEM_BYTES) for rows in (8192, 16384, 32768)]
-    cover = figures.covering(covered)
-    beside = f"of a permute of 17 to 67 MB beside {COVERING} matmuls"
-    all_, some = f"all that there are, {beside}", f"FLOPs for each byte, the least between start and end {beside}"
+    """When permutes start beside matmuls; and whether they are asynchronous on larger slices."""
+    covers, tried = [], 0
+    for summed, columns in PASSING:
+        rows, probes = largest(lambda rows: is_started_early(prober, 128 * round(rows / 128), summed, columns), 256, MOST_ROWS)
+        covers.append(NEVER if rows >= MOST_ROWS else rows)
+        tried += probes
+    cover = median(covers)
+    says = "FLOPs of a matmul for each byte of a transfer from which on a ring leaves one matmul beside it, searched for"
     waits = {}
     for shape in ROUTED[prober.dimensions]:
         on = prober.slice(shape)
@@ -240,9 +245,7 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
         waits[float(on.chips)] = is_synchronous(prober.permute(8192, 4, on, f"x={last},y={on.size // last}"))
     routed, most = figures.first(waits), int(max(waits))
     return {
-        "cover_flops_per_byte": Derived(
-            cover, some if cover < NEVER else all_, len(covered)
-        ),
+        "cover_flops_per_byte": Derived(cover, f"{says}: it never does" if cover >= NEVER else says, tried),
         "routed_from": Derived(
             routed, f"permutes round a side are asynchronous on slices of up to {most} chips" if routed == NEVER
             else f"from slices of so many chips on, up to {most}, permutes round a side are synchronous", len(waits),
@@ -250,15 +253,13 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
     }  # fmt: skip
 
 
-def covered_flops(found: Found, bytes_: float) -> tuple[float, float, bool]:
-    """The FLOPs of matmuls between start and end of a permute, its bytes, and whether these are all that can be."""
-    seconds = {piece.name: piece.seconds for piece in found.pieces if piece.kind == "matmul"}
-    order = [(name, opcode) for name, opcode in found.opcodes if name in seconds or opcode.startswith("collective-permute")]
-    places = [place for place, (_, opcode) in enumerate(order) if opcode.startswith("collective-permute")]
-    names = [name for name, _ in order[:-1] if name in seconds]  # the last needs what is permuted
-    between = [name for name, _ in order[places[0] : places[-1]] if name in seconds]
-    flops = 2.0 * SIDE**3 * COVERING * sum(seconds[name] for name in between) / sum(seconds[name] for name in names)
-    return flops, bytes_, len(between) == len(names)
+def is_started_early(prober: Prober, rows: int, summed: int, columns: int) -> bool:
+    """Whether a compiler leaves more than one matmul beside the last transfer of a ring."""
+    ring = prober.passing(rows, summed, columns)
+    matmuls = {piece.name for piece in ring.pieces if piece.kind == "matmul"}
+    moves = [place for place, (_, opcode) in enumerate(ring.opcodes) if opcode.startswith("collective-permute")]
+    start = max(place for place in moves if ring.opcodes[place][1].endswith("start"))
+    return sum(name in matmuls for name, _ in ring.opcodes[start : moves[-1]]) > 1
 
 
 def is_synchronous(found: Found) -> bool:

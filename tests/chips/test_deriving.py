@@ -14,7 +14,6 @@ from benchmarks.chip_figures import (
     Fit,
     TimedMatmul,
     chunk_tiles,
-    covering,
     first,
     fitted,
     largest,
@@ -61,7 +60,6 @@ def test_what_holds_only_of_a_number_between_is_from_none_on():
     assert first({16: True, 32: False, 64: True}) == 64
     assert first({16: False, 64: False}) == NEVER
     assert speed([(1.0, 0.0)]) is None
-    assert covering([(3e9, 1e7, False), (2e9, 1e7, False), (1e9, 1e7, True)]) == 200
 
 
 def test_chunks_are_as_large_as_the_pads_of_scatters_say():

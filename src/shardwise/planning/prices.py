@@ -224,7 +224,8 @@ class Costs:
             return self.arithmetic.longest(seconds, (1 if plain else 2) * compiler.least_copy_seconds.value)
         if self.hardware.devices_per_chip > 1 and array_bytes > compiler.near_bytes.value:
             return 0.0
-        kept = array_bytes <= compiler.kept_bytes.value
+        room = compiler.near_bytes.value / 2 if self.hardware.devices_per_chip > 1 else compiler.kept_bytes.value
+        kept = array_bytes <= room
         if blocks.are_transposed(array_bytes, compiler, around == "read"):
             plain, transposed, _ = transposed_copies(blocks.cuts, blocks.narrow, kept, around)
             seconds = plain * self.copy(array_bytes) + transposed * self.transposed(array_bytes)
@@ -233,7 +234,7 @@ class Costs:
         written, slow = 0.0, max(1.0, FEW / blocks.parts)
         if kept and plain > 1:
             plain, written = plain - 1, self._memory(0.0, array_bytes)
-        if array_bytes <= compiler.kept_bytes.value / (2 if blocks.deep else 1):
+        if array_bytes <= room / (2 if blocks.deep else 1):
             transposed -= 1 if transposed > 1 and not (blocks.deep and around == "alone") else 0
             transposed -= 1 if transposed == 1 and around == "read" and not blocks.deep and blocks.joins == "lanes" else 0
             slow = max(1.0, FEW_KEPT / blocks.parts)

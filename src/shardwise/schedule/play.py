@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from shardwise.schedule.clock import Clock
-from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Turn, on_trip
+from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Turn, on_trip
 
-LEAST_COVER = 2  # matmuls left beside a transfer at least: of 12 compiled rings 10 are within 20 % so, 7 without
 TRIPS = 12  # of a loop that are played one by one; those beyond take what the last one did
 
 Seconds = Callable[[float], float]  # of a share of a block
@@ -33,6 +32,7 @@ class Links:
 
     `cover`: a compiler may start a transfer late, when the matmuls left before its end are what it takes for enough: of
     a block's transfer so many times a block's matmul. By default it starts as soon as it can.
+    `joins`: parts that are multiplied together are one matmul; else transfers may start between theirs.
     `slowdown`: how many times as long a matmul takes while something is on its way: on GPUs collectives run on the cores that
     multiply, and share their memory's bandwidth.
     """
@@ -40,6 +40,7 @@ class Links:
     seconds: SendSeconds
     both_ways: bool = True
     cover: float = math.inf
+    joins: bool = True
     slowdown: float = 1.0
 
 
@@ -82,7 +83,7 @@ def play(
     """
     order = _order(events, TRIPS) if any(isinstance(event, Loop) for event in events) else events
     if not math.isinf(links.cover):
-        order = _late(order, width, links.cover)
+        order = _late(order if links.joins else _apart(order), width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
     matmuls: dict[tuple[float, int], float] = {}
     clock, arrival = Clock(0.0, {1: 0.0 - ahead, -1: 0.0 - ahead}), dict[int, float]()
@@ -148,10 +149,26 @@ def _order(events: Events, most: int) -> tuple[_Flat, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=1024)
+def _apart(order: tuple[_Flat, ...]) -> tuple[_Flat, ...]:
+    """The order with a matmul for each part."""
+    found: list[_Flat] = []
+    for event in order:
+        if isinstance(event, Matmul) and len(event.parts) > 1:
+            found += [Matmul((part,), (transfer,)) for part, transfer in zip(event.parts, event.transfers, strict=True)]
+        else:
+            found.append(event)
+    return tuple(found)
+
+
 def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ...]:
-    """The order in which a compiler starts transfers late: where the matmuls left before their end are enough."""
+    """The order in which a compiler starts transfers late: where the matmuls left before their end are enough.
+
+    A sum that goes on starts no later than the first of its hop ends.
+    """
+    works = [place for place, event in enumerate(order) if isinstance(event, Matmul | Copy)]
+    latest = _latest(order)
     before: dict[int, list[Send]] = {}  # sends, by the event that they are moved in front of
-    works = [at for at, event in enumerate(order) if isinstance(event, Matmul | Copy)]
     ends: dict[int, int] = {}  # of transfers, the next place where one is awaited
     for place in range(len(order) - 1, -1, -1):
         match order[place]:
@@ -161,10 +178,10 @@ def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ..
                 begin, end = bisect.bisect(works, place), ends[transfer]
                 left, first = cover * part.width / width, bisect.bisect(works, end)
                 last = first
-                while first > begin and (left > 0 or last - first < LEAST_COVER):
+                while first > begin and (left > 0 or first == last):
                     first -= 1
                     left -= _share(order[works[first]], width)
-                at = place if first == begin else end if first == last else works[first]
+                at = place if first == begin else min(works[first], latest.get(place, end))
                 before.setdefault(at, []).insert(0, event)
     found: list[_Flat] = []
     for place, event in enumerate(order):
@@ -172,6 +189,25 @@ def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ..
         if not isinstance(event, Send):
             found.append(event)
     return tuple(found)
+
+
+def _latest(order: tuple[_Flat, ...]) -> dict[int, int]:
+    """Where the first transfer of a hop ends, by the places of the hop's sends of sums."""
+    made: set[Part] = set()
+    hops: dict[int, int] = {}  # of transfers, how often they were sent
+    sums: dict[int, list[int]] = {}  # by hop
+    found: dict[int, int] = {}
+    for place, event in enumerate(order):
+        match event:
+            case Matmul(parts):
+                made.update(parts)
+            case Send(transfer, _, part):
+                hops[transfer] = hops.get(transfer, 0) + 1
+                if part in made:
+                    sums.setdefault(hops[transfer], []).append(place)
+            case Await(transfers):
+                found.update(dict.fromkeys(sums.pop(hops[transfers[0]], ()), place))
+    return found
 
 
 def _share(event: _Flat, width: int) -> float:
