@@ -150,7 +150,7 @@ class Prober:
         return self.steps("A[I, J_x] · B[J, K] -> C[I, K]", sizes, step)
 
     def passing(self, rows: int, summed: int, columns: int) -> Found:
-        """A ring both ways in two chunks a block that gathers columns, so many of each device: its parts are multiplied one by one."""
+        """A ring both ways in two chunks a block, whose parts are multiplied one by one: it gathers so many columns of each."""
         step = GatherEinsum(AllGather("B", "K", X), MATMUL, "bidirectional", 2)
         sizes = {"I": rows, "J": summed, "K": columns * self.four.size}
         return self.steps("A[I, J] · B[J, K_x] -> C[I, K]", sizes, step)

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -25,7 +26,6 @@ from benchmarks.chip_figures import ALWAYS, NEVER, Derived, TimedMatmul, chunk_t
 from benchmarks.chip_probes import (
     ITEM_BYTES,
     ROUTED,
-    SIDE,
     SUMMING,
     Found,
     Prober,
@@ -233,7 +233,7 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
     """When permutes start beside matmuls; and whether they are asynchronous on larger slices."""
     covers, tried = [], 0
     for summed, columns in PASSING:
-        rows, probes = largest(lambda rows: is_started_early(prober, 128 * round(rows / 128), summed, columns), 256, MOST_ROWS)
+        rows, probes = largest(partial(is_started_early, prober, summed, columns), 256, MOST_ROWS)
         covers.append(NEVER if rows >= MOST_ROWS else rows)
         tried += probes
     cover = median(covers)
@@ -253,9 +253,9 @@ def of_permutes(prober: Prober, _: Figures) -> Figures:
     }  # fmt: skip
 
 
-def is_started_early(prober: Prober, rows: int, summed: int, columns: int) -> bool:
+def is_started_early(prober: Prober, summed: int, columns: int, rows: float) -> bool:
     """Whether a compiler leaves more than one matmul beside the last transfer of a ring."""
-    ring = prober.passing(rows, summed, columns)
+    ring = prober.passing(128 * round(rows / 128), summed, columns)
     matmuls = {piece.name for piece in ring.pieces if piece.kind == "matmul"}
     moves = [place for place, (_, opcode) in enumerate(ring.opcodes) if opcode.startswith("collective-permute")]
     start = max(place for place in moves if ring.opcodes[place][1].endswith("start"))

@@ -38,6 +38,8 @@ CUBE = {"B": 16, "I": 2048, "J": 4096}
         ("v5p:2x2x1", CUBE, "J", "I", 767),
         ("v6e:2x2", CUBE, "I", "B", 535),
         ("v5p:2x2x1", {"I": 3616, "J": 8192}, "J", "I", 113),  # 904 rows fill no tiles as lanes: one copy
+        ("v5p:2x2x1", {"I": 24800, "J": 4096}, "J", "I", 631),  # 6200 rows all but fill them: transposed
+        ("v4:2x2x1", {"I": 31520, "J": 1024}, "J", "I", 288),
         ("v6e:2x2", {"B": 16, "I": 928, "J": 2048}, "J", "B", 132),  # told of as blocks, which are transposed: spread 271
         ("v4:2x2x1", {"B": 16, "I": 2048, "J": 2048}, "J", "B", 591),
         ("v7x:2x2x1", {"I": 16384, "J": 32768}, "I", "J", 3091),  # the sparse cores transpose

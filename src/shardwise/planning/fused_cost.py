@@ -35,8 +35,6 @@ from shardwise.steps import (
     unsent,
 )
 
-ROOMY = 12.0  # parts: where the chip has room for 15 to 26 they are not transposed, for 5 to 11 they are, in ten compiled rings
-
 
 @dataclass(frozen=True, slots=True)
 class _LocalMatmul:
@@ -154,8 +152,8 @@ def priced(
                 return local.seconds(costs, {gather.dim: share / n}, adds, padded=padded) + copied + put
 
             events = gather_matmul(n, way, chunks, chunks)
-            each = local.flops / n
-            ring = _ring(events, chunks, costs, gather.axes, way, block, local.flops, multiply, flops_of_block=each, joins=joined)
+            flops, each = local.flops, local.flops / n
+            ring = _ring(events, chunks, costs, gather.axes, way, block, flops, multiply, flops_of_block=each, joins=joined)
             return replace(ring, laid=_sliced(block, costs) if chunks > 1 else 0.0)
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
@@ -191,19 +189,17 @@ def _pipelined(
     einsum, gather = step.einsum, step.gather
     local, (along, _) = _local_matmul(einsum, costs, sizes, before, near), cut_along(step, before, sizes, costs.mesh)
     n, block = costs.mesh.extent(gather.axes), local.out[1]
-    splits, unrolled = _splits_lanes(step, along, costs, sizes, before), n <= UNROLL
-    turned = splits and unrolled and _has_no_room(block / step.chunks, costs)
 
     def multiply(share: float, parts: int = 1) -> float:
         return local.seconds(costs, {along: share}, adds=False, is_next=False)
 
     def put(share: float) -> float:
-        return costs.laid(share * block) + (costs.transposed(share * block) if turned else 0.0)
+        return costs.laid(share * block)
 
     events, flops = matmul_gather(n, step.way, step.chunks, step.chunks), local.flops
     ring = _ring(events, step.chunks, costs, gather.axes, step.way, block, flops, multiply, flops_of_block=flops)
     laid = _laid(einsum, along, costs, sizes, before, parts=1)
-    if splits and not unrolled:
+    if n > UNROLL and _splits_lanes(step, along, costs, sizes, before):
         laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
     return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
 
@@ -331,7 +327,7 @@ def _splits_lanes(
 ) -> bool:  # fmt: skip
     """Whether the parts of a result, as it lies in memory when all are there, end within the lanes of a tile.
 
-    They are transposed then: one by one, or in a ring of more devices than are unrolled all at last.
+    A ring of more devices than are unrolled transposes it at last.
     """
     einsum, gather = step.einsum, step.gather
     local = {dim: sizes[dim] // costs.mesh.extent(axes) for name in einsum.operands for dim, axes in before[name].dims}
@@ -340,12 +336,6 @@ def _splits_lanes(
     lanes = None if order is None else einsum.dims[order[-1]]
     parts = step.chunks if along == lanes else 1
     return lanes is not None and lanes in (along, gather.dim) and local[lanes] // parts % LANES > 0
-
-
-def _has_no_room(part_bytes: float, costs: Costs) -> bool:
-    """Whether a chip's own memory has no room for several parts of what it makes."""
-    compiler = costs.hardware.compiler
-    return compiler is not None and part_bytes * ROOMY > compiler.near_bytes.value
 
 
 def _gathered(layout: Layout, gather: AllGather) -> Layout:

@@ -18,8 +18,8 @@ FAR = 0.85  # of the speed of transposing
 
 
 def faster(parts: int) -> float:
-    """How many times as fast as two blocks so many are spread."""
-    return min(EIGHT, (parts / 2) ** BY_BLOCKS)
+    """How many times as fast as two blocks so many are spread: in so many thousandths of their time, as it is printed."""
+    return 1000 / round(1000 * max(1 / EIGHT, (2 / parts) ** BY_BLOCKS))
 
 
 def along_lanes(room: float, blocks: Blocks, compiler: Compiler) -> float:

@@ -18,7 +18,7 @@ from shardwise.planning.choosing import Fusing, overlapped
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.shortcuts import shortcuts
-from shardwise.planning.stages import Programs, programs_of
+from shardwise.planning.stages import LackingMemoryError, Programs, programs_of
 from shardwise.program import Program
 from shardwise.steps import WAYS, AllGather, Einsum, GatherEinsum, Step, moved_axes
 
@@ -53,13 +53,13 @@ def ranking(task: Problem) -> Ranking:
         PlanError: as `rank`.
     """
     costs, onward = costs_of(task), dict[tuple[Operand, Layout], Programs]()
-    if task.overlap is False or (task.overlap is True and task.hardware.shared and task.memory_limit is None):
-        return _by_stages(task, costs, onward)  # where one host's cores do both, transfers hide behind nothing
     # A fused program holds less than the plain one that it stands for: that one need not fit.
     sources = _by_stages(dataclasses.replace(task, memory_limit=None), costs, onward)
-    plain, fault = _limited(task, sources, costs, onward) if task.overlap is True else (sources, None)
-    if plain.candidates and task.overlap is True and task.hardware.shared:
-        return plain
+    plain, fault = _limited(task, sources, costs, onward) if task.overlap in (True, False) else (sources, None)
+    if task.overlap is False and fault is not None:
+        raise fault
+    if task.overlap is False or (plain.candidates and task.overlap is True and task.hardware.shared):
+        return plain  # where one host's cores do both, transfers hide behind nothing
     found = overlapped(Fusing(task, costs), plain.candidates, (*sources, *_all_gathered(task, costs, sources.best.program)))
     if not found and fault is not None:
         raise fault
@@ -87,9 +87,16 @@ def _limited(task: Problem, free: Ranking, costs: Costs, onward: Onward) -> tupl
     if task.memory_limit is None or (not free.searched_all and fitting[:1] == free.candidates[:1]):
         return Ranking(task, fitting, free.searched_all, free.floor_seconds), None  # none is faster that fits
     try:
-        return _by_stages(task, costs, onward), None
+        limited = _by_stages(task, costs, onward)
+    except LackingMemoryError as error:
+        least = min(error.lacking.least_bytes, *(candidate.estimate.peak_memory_bytes for candidate in free))
+        fault = PlanError(str(dataclasses.replace(error.lacking, least_bytes=least)))
+        return Ranking(task, fitting, free.searched_all, free.floor_seconds), None if fitting else fault
     except PlanError as error:
-        return Ranking(task, (), free.searched_all, free.floor_seconds), error
+        return Ranking(task, fitting, free.searched_all, free.floor_seconds), None if fitting else error
+    both = {candidate.program: candidate for candidate in (*limited, *fitting)}.values()
+    best = tuple(sorted(both, key=lambda candidate: candidate.estimate.seconds)[:KEPT])
+    return Ranking(task, best, limited.searched_all, limited.floor_seconds), None
 
 
 Onward = dict[tuple[Operand, Layout], Programs]  # the programs that lead to a stage from a layout

@@ -74,6 +74,33 @@ class Stage:
         return {dim: self.task.sizes[dim] for operand in self.operands for dim in operand.dims}
 
 
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Memory within which no program leads to a stage, and with how many bytes one would do: the least `of_all` programs."""
+
+    task: Problem
+    result: Operand
+    inputs_bytes: float
+    least_bytes: float
+    of_all: bool
+
+    def __str__(self) -> str:
+        onward = f" as far as {self.result}" if self.task.equation.via else ""
+        would = "the least that would do is" if self.of_all else "not all were searched, and of these one would do with"
+        return (
+            f"no program fits in {self.task.memory_limit:,.0f} bytes of memory a device{onward}: {would} "
+            f"{self.least_bytes:,.0f} bytes (the inputs alone are {self.inputs_bytes:,.0f})"
+        )
+
+
+class LackingMemoryError(PlanError):
+    """No program of a stage fits in the memory limit."""
+
+    def __init__(self, lacking: Lacking) -> None:
+        super().__init__(str(lacking))
+        self.lacking = lacking
+
+
 def stage_of(task: Problem, costs: Costs, operands: tuple[Operand, ...], result: Operand) -> Stage:
     budget = math.inf if task.memory_limit is None else task.memory_limit - inputs_bytes(task, operands, costs)
     return Stage(task, operands, result, costs, budget)
@@ -275,13 +302,8 @@ def _fail(stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None) -> NoRe
         search = _search(free, root, scopes, math.inf, most, lean=True)
         least = search.least_memory(root, wanted_states(result, task, None if scopes is None else scopes[root]))
         if math.isfinite(least):
-            onward = f" as far as {result}" if task.equation.via else ""
             inputs = inputs_bytes(task, stage.operands, stage.costs)
-            would = "the least that would do is" if scopes is None else "not all were searched, and of these one would do with"
-            raise PlanError(
-                f"no program fits in {task.memory_limit:,.0f} bytes of memory a device{onward}: {would} "
-                f"{inputs + least:,.0f} bytes (the inputs alone are {inputs:,.0f})"
-            )
+            raise LackingMemoryError(Lacking(task, result, inputs, inputs + least, scopes is None))
     why = ""
     if result.layout.unreduced:
         why = ": partial sums come only from a sum over a dimension that is split; ask for the result without {U...}"

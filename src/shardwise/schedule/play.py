@@ -194,19 +194,24 @@ def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ..
 def _latest(order: tuple[_Flat, ...]) -> dict[int, int]:
     """Where the first transfer of a hop ends, by the places of the hop's sends of sums."""
     made: set[Part] = set()
+    added, passed = set[int](), set[int]()  # transfers whose parts matmuls add to, and that send what a matmul made
+    for event in order:
+        match event:
+            case Matmul(parts, transfers):
+                made.update(parts)
+                added.update(transfers)
+            case Send(transfer, _, part) if part in made:
+                passed.add(transfer)
     hops: dict[int, int] = {}  # of transfers, how often they were sent
-    sums: dict[int, list[int]] = {}  # by hop
+    sent: dict[int, list[int]] = {}  # by hop
     found: dict[int, int] = {}
     for place, event in enumerate(order):
         match event:
-            case Matmul(parts):
-                made.update(parts)
-            case Send(transfer, _, part):
+            case Send(transfer) if transfer in added and transfer in passed:
                 hops[transfer] = hops.get(transfer, 0) + 1
-                if part in made:
-                    sums.setdefault(hops[transfer], []).append(place)
-            case Await(transfers):
-                found.update(dict.fromkeys(sums.pop(hops[transfers[0]], ()), place))
+                sent.setdefault(hops[transfer], []).append(place)
+            case Await(transfers) if transfers[0] in hops:
+                found.update(dict.fromkeys(sent.pop(hops[transfers[0]], ()), place))
     return found
 
 
