@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 from planning.brute import Brute
+from searches import permutes_keep_their_axes
 
 from benchmarks.equations import Case, random_case
 from shardwise.errors import PlanError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
-from shardwise.planning import shortcuts
 from shardwise.planning.cost import estimate
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, problem
@@ -86,17 +86,8 @@ def hold_in_least_memory(case: Case, task: Problem, brute: Brute) -> None:
     assert int(said[1].replace(",", "")) == least, f"{case}: {refused.value}"
 
 
-@pytest.fixture
-def permutes_keep_their_axes(monkeypatch):
-    """Without the permutes to other axes: they come after the search, and are not among brute force's programs."""
-    monkeypatch.setattr(shortcuts, "leads", lambda *_: False)
-    shortcuts.wide_paths.cache_clear()
-    yield
-    shortcuts.wide_paths.cache_clear()
-
-
-@pytest.mark.usefixtures("permutes_keep_their_axes")
 @pytest.mark.parametrize("kind", KINDS)
+@permutes_keep_their_axes()
 def test_search_equals_brute_force_over_all_programs(kind):
     limits = 0
     for number in range(KINDS[kind][0]):
