@@ -11,7 +11,7 @@ from shardwise.planning import ranking, shortcuts
 
 @contextlib.contextmanager
 def permutes_keep_their_axes() -> Iterator[None]:
-    """Without the permutes to other axes, or to more parts, which are looked for between layouts of the first programs alone."""
+    """Without the permutes to other axes, or to more parts: they are looked for between layouts of the first programs alone."""
     shortcuts.wide_paths.cache_clear()
     ranking.ranked.cache_clear()
     with mock.patch.object(shortcuts, "leads", return_value=False):
