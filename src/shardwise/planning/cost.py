@@ -208,7 +208,7 @@ def _priced(
             done = costs.arithmetic.name("FLOPs", flops, "FLOPs")
             return StepCost(costs.einsum(done, took, made), flops=flops, live_bytes=live)
         case Slice():
-            return StepCost(costs.slice(made), live_bytes=live)
+            return StepCost(costs.slice(made, blocks), live_bytes=live)
         case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):
             return StepCost(0.0, live_bytes=live)
         case AllGather() | ReduceScatter() | AllReduce() | AllToAll() | CollectivePermute():

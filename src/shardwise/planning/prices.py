@@ -377,8 +377,13 @@ class Costs:
             return ("folded", "ring")
         return ("ring", "bidirectional")
 
-    def slice(self, out_bytes: float) -> float:
-        """Seconds to read and write the kept part; a matmul reads it where it is, and for others it is copied (`cut_out`)."""
+    def slice(self, out_bytes: float, blocks: Blocks = PLAIN) -> float:
+        """Seconds to read and write the kept part; a matmul reads it where it is, for others it is copied (`cut_out`).
+
+        Through the rows of tiles it is copied for all.
+        """
+        if blocks.tiles == "rows":
+            return self.cut_out(out_bytes, blocks)
         compiler = self.hardware.compiler
         if compiler is not None:
             return max(self._memory(out_bytes, out_bytes), compiler.slice_seconds.value)

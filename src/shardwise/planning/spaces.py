@@ -64,7 +64,7 @@ class Ground:
         if known is None:
             costs = self.costs
             if name == "slice":
-                price = costs.cut_out(made, blocks) if blocks.tiles == "rows" else costs.slice(made)
+                price = costs.slice(made, blocks)
             else:
                 price = costs.collective(name, axes, took, made, blocks)
             known = self._prices[key] = price + STEP_SECONDS
