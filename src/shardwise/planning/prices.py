@@ -378,21 +378,16 @@ class Costs:
         return ("ring", "bidirectional")
 
     def slice(self, out_bytes: float, blocks: Blocks = PLAIN) -> float:
-        """Seconds to read and write the kept part; a matmul reads it where it is, for others it is copied (`cut_out`).
-
-        Through the rows of tiles it is copied for all.
-        """
+        """Seconds to read and write the kept part, or, through the rows of tiles, to copy it; matmuls read it in place."""
         if blocks.tiles == "rows":
             return self.cut_out(out_bytes, blocks)
-        compiler = self.hardware.compiler
-        if compiler is not None:
-            return max(self._memory(out_bytes, out_bytes), compiler.slice_seconds.value)
+        if self.hardware.compiler is not None:
+            return max(self._memory(out_bytes, out_bytes), self.hardware.compiler.slice_seconds.value)
         return self._launch() + self._memory(out_bytes, out_bytes)
 
     def cut_out(self, out_bytes: float, blocks: Blocks) -> float:
         """Seconds to copy the kept part to where a collective takes it, or a program's result stands."""
-        compiler = self.hardware.compiler
-        least = 0.0 if compiler is None else compiler.slice_seconds.value
+        least = 0.0 if self.hardware.compiler is None else self.hardware.compiler.slice_seconds.value
         return max(self.copy(self._room(out_bytes, blocks)), least)
 
     def is_fetched(self, array_bytes: float) -> bool:

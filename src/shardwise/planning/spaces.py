@@ -63,10 +63,7 @@ class Ground:
         known = self._prices.get(key)
         if known is None:
             costs = self.costs
-            if name == "slice":
-                price = costs.slice(made, blocks)
-            else:
-                price = costs.collective(name, axes, took, made, blocks)
+            price = costs.slice(made, blocks) if name == "slice" else costs.collective(name, axes, took, made, blocks)
             known = self._prices[key] = price + STEP_SECONDS
         return known
 
