@@ -101,8 +101,10 @@ class Priced:
 
     def played(self, *, ahead: float = 0.0, record: bool = False) -> Played:
         found = play(self.events, self.width, self.links, self.matmul, self.copy, ahead=ahead, record=record)
+        if self.hides and not self.laid:
+            return found
         seconds = found.seconds if self.hides else found.busy_seconds + self.moving
-        return replace(found, seconds=seconds + self.laid) if self.laid or not self.hides else found
+        return replace(found, seconds=seconds + self.laid, busy_seconds=found.busy_seconds + self.laid)
 
 
 ASIDE = Links(lambda share, send: 0.0)

@@ -176,9 +176,9 @@ def _ring(ring: Priced, cost: StepCost, moving: Moving | None, now: float, line:
             case Loop(trips) as event:
                 moved = _blocks(event, ring.width) * block
                 yield Span(f"{trips} more trips", COMPUTE, "loop", start, happened.seconds, None, moving, moved, line)
-    left = played.seconds - ring.laid - played.busy_seconds if not ring.hides else 0.0
+    left = played.seconds - played.busy_seconds if not ring.hides else 0.0
     if left > 0 and moving is not None:  # what hides behind nothing
-        start = now + played.busy_seconds
+        start = now + played.busy_seconds - ring.laid
         yield Span(moving.name, ring.lanes[0], "transfer", start, left, None, moving, cost.wire_bytes, line)
         yield Span(moving.name, COMPUTE, "wait", start, left, collective=moving, line=line)
 

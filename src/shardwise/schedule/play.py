@@ -191,6 +191,7 @@ def _late(order: tuple[_Flat, ...], width: int, cover: float) -> tuple[_Flat, ..
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=1024)
 def _latest(order: tuple[_Flat, ...]) -> dict[int, int]:
     """Where the first transfer of a hop ends, by the places of the hop's sends of sums."""
     made: set[Part] = set()
