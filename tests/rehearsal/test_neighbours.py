@@ -41,7 +41,10 @@ def test_a_weight_is_gathered_behind_the_ring_that_follows():
 
 
 def test_a_chain_is_planned_with_a_gather_behind_the_ring_before_it():
-    """Of programs whose steps run one after the other another is the fastest: compiled, that one takes 1.4 times as long."""
+    """Of programs whose steps run one after the other another is the fastest: compiled, that one takes 1.4 times as long.
+
+    1.25 times by the oldest compiler, which makes what is planned in 1,108 us where the newest takes 975.
+    """
     sizes = {"B": 16384, "D": 4096, "F": 16384, "E": 4096}
     plan = sw.plan(
         "X[B_x, D_y] · W[D_x, F_y] · V[F_y, E_x] -> Y[B_x, E_y]",
@@ -61,8 +64,8 @@ def test_a_chain_is_planned_with_a_gather_behind_the_ring_before_it():
     chosen, slower = (
         rehearsed(plan.task, program, plan.task.topology).timeline() for program in (plan.best.program, one_by_one)
     )
-    assert slower.step_seconds > 1.3 * chosen.step_seconds
-    assert plan.best.seconds == pytest.approx(chosen.step_seconds, rel=0.1)
+    assert slower.step_seconds > 1.2 * chosen.step_seconds
+    assert plan.best.seconds == pytest.approx(chosen.step_seconds, rel=0.15)
 
 
 def test_the_two_ways_of_a_ring_over_several_axes_are_on_their_way_at_once():

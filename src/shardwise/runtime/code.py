@@ -16,7 +16,7 @@ from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
-from shardwise.planning.told import exchange_form, result_order, scatter_form, summed_as_one
+from shardwise.planning.told import exchange_form, operand_orders, result_order, scatter_form, summed_as_one
 from shardwise.program import Program, cuts, invarying_axes, rule
 from shardwise.runtime import code_rings
 from shardwise.runtime.lower import leaves_replicated
@@ -218,6 +218,8 @@ def _ring_call(
     if task is not None and not isinstance(step, GatherEinsum):
         along = scheduled(step, layouts, task.sizes, program.mesh).along
         shapes = [layouts[array].shard_shape(task.sizes, program.mesh) for array in operands]
+        if isinstance(step, EinsumScatter) and _chip(task) is not None:
+            given = _lying(terms, given, shapes)
         terms, given = _summed_as_one(terms, given, shapes)
     elif task is not None and _chip(task) is not None:
         made = rule(step, layouts, program.mesh)[step.einsum.result]
@@ -228,6 +230,13 @@ def _ring_call(
     options += f", order={order}" if order is not None else ""
     options += ", ring=(folded_shift, folded_owner)" if step.way == "folded" else ""
     return f"{_RINGS[type(step)]}({terms!r}, {', '.join(given)}, {options})"
+
+
+def _lying(terms: str, given: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[str]:
+    """Operands that the compiler is told to leave as they lie in memory, as the runtime tells it."""
+    inputs, out = terms.split("->")
+    orders = operand_orders(inputs.split(","), out, shapes)
+    return [name if order is None else f"lying_in({name}, {order})" for name, order in zip(given, orders, strict=True)]
 
 
 def _summed_as_one(terms: str, given: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[str, list[str]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jax import lax
 
+from shardwise.planning.told import operand_orders
+from shardwise.runtime.blocks import lying_in
 from shardwise.runtime.ring_matmuls import (
     LocalMatmul,
     Numbers,
@@ -41,6 +44,8 @@ def scatter(job: Scatter, operands: Operands) -> Any:
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
     """
+    if job.schedule.ordered:
+        operands = [_told(arrays, made) for arrays, made in zip(operands, job.matmuls, strict=True)]
     operands, matmuls = summed_flat(operands, job.matmuls)
     job = replace(job, matmuls=matmuls)
     sizes = all_extents(operands, job.matmuls)
@@ -53,6 +58,12 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     for span, part in sorted(_Run(job, operands, width, split).after(({}, {}), events)[1].items()):
         result = laid(result, part, out.index(split), span[0], extent)
     return result
+
+
+def _told(arrays: Sequence[Any], made: LocalMatmul) -> list[Any]:
+    """Operands that the compiler is told to leave as they lie in memory (`planning.told`)."""
+    orders = operand_orders(made.terms, made.out, [array.shape for array in arrays])
+    return [array if order is None else lying_in(array, order) for array, order in zip(arrays, orders, strict=True)]
 
 
 State = tuple[dict[int, Any], dict[Span, Any]]  # what is on its way, by transfer; the sums that lie here

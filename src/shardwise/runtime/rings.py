@@ -92,7 +92,7 @@ def einsum_scatter(
         accumulate: the dtype in which a result is added to a sum; sums travel in the dtype of the result.
         save: in the derivative, put the gathered cotangent together, and multiply it whole where that is the better
             matmul; else nothing but shards is held.
-        ordered: for the derivative, which gathers: see `gather_einsum`.
+        ordered: tell the compiler to leave operands of a batched matmul as they lie; for the derivative see `gather_einsum`.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers = Numbers(precision, preferred_element_type, accumulate)
