@@ -43,7 +43,7 @@ def test_a_weight_is_gathered_behind_the_ring_that_follows():
 def test_a_chain_is_planned_with_a_gather_behind_the_ring_before_it():
     """Of programs whose steps run one after the other another is the fastest: compiled, that one takes 1.4 times as long.
 
-    1.25 times by the oldest compiler, which makes what is planned in 1,108 us where the newest takes 975.
+    What is compiled sends blocks in two chunks, of which both compilers make the same; the choice of chunks is another matter.
     """
     sizes = {"B": 16384, "D": 4096, "F": 16384, "E": 4096}
     plan = sw.plan(
@@ -60,12 +60,16 @@ def test_a_chain_is_planned_with_a_gather_behind_the_ring_before_it():
         AllGather("WV", "D", ("x",)),
         GatherEinsum(AllGather("X", "D", ("y",)), Einsum(("WV", "X"), "Y", ("B", "E")), "ring", 1),
     )  # fmt: skip
+    ring, *others = plan.best.program.steps
+    assert isinstance(ring, GatherEinsum)
+    assert AllGather("X", "D", ("y",)) in others
+    in_two = dataclasses.replace(plan.best.program, steps=(dataclasses.replace(ring, chunks=2), *others))
     one_by_one = dataclasses.replace(plan.best.program, steps=other)
-    chosen, slower = (
-        rehearsed(plan.task, program, plan.task.topology).timeline() for program in (plan.best.program, one_by_one)
-    )
-    assert slower.step_seconds > 1.2 * chosen.step_seconds
-    assert plan.best.seconds == pytest.approx(chosen.step_seconds, rel=0.15)
+    chosen, slower = (rehearsed(plan.task, program, plan.task.topology).timeline() for program in (in_two, one_by_one))
+    estimated = estimate(in_two, costs_of(plan.task), plan.task.sizes).seconds
+    assert plan.best.seconds <= estimated
+    assert slower.step_seconds > 1.3 * chosen.step_seconds
+    assert estimated == pytest.approx(chosen.step_seconds, rel=0.1)
 
 
 def test_the_two_ways_of_a_ring_over_several_axes_are_on_their_way_at_once():

@@ -84,16 +84,17 @@ def _is_ring(program: Program) -> bool:
 def _limited(task: Problem, free: Ranking, costs: Costs, onward: Onward) -> tuple[Ranking, PlanError | None]:
     """Of the programs without a memory limit those within it; and if there are none, why."""
     fitting = tuple(candidate for candidate in free if fits(task, candidate))
+    found = Ranking(task, fitting, free.searched_all, free.floor_seconds)
     if task.memory_limit is None or (not free.searched_all and fitting[:1] == free.candidates[:1]):
-        return Ranking(task, fitting, free.searched_all, free.floor_seconds), None  # none is faster that fits
+        return found, None  # none is faster that fits
     try:
         limited = _by_stages(task, costs, onward)
     except LackingMemoryError as error:
         least = min(error.lacking.least_bytes, *(candidate.estimate.peak_memory_bytes for candidate in free))
         fault = PlanError(str(dataclasses.replace(error.lacking, least_bytes=least)))
-        return Ranking(task, fitting, free.searched_all, free.floor_seconds), None if fitting else fault
+        return found, None if fitting else fault
     except PlanError as error:
-        return Ranking(task, fitting, free.searched_all, free.floor_seconds), None if fitting else error
+        return found, None if fitting else error
     both = {candidate.program: candidate for candidate in (*limited, *fitting)}.values()
     best = tuple(sorted(both, key=lambda candidate: candidate.estimate.seconds)[:KEPT])
     return Ranking(task, best, limited.searched_all, limited.floor_seconds), None

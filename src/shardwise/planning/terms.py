@@ -181,9 +181,9 @@ def _is_count(factor: Factor) -> bool:
 
 def _coefficient(times: float) -> str:
     """A factor as a fraction, where it is one: chunks are shares of blocks."""
-    if times >= 1 and float(f"{times:g}") == times:
+    if times >= 1 and round(times, 3) == times == float(f"{times:g}"):
         return f"{times:g}"
-    near = Fraction(times).limit_denominator(10**6)
+    near = Fraction(times).limit_denominator(2**24)
     return str(near) if abs(near - times) < 1e-12 * abs(times) else f"{times:.9g}"
 
 
