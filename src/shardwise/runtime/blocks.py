@@ -30,6 +30,19 @@ def lying_in(array, order):
     return with_layout_constraint(array, Layout(order))
 
 
+def cut_out(array, term, spans):
+    """What an array has of some dimensions of its term, from a start on and so many each: cut at once."""
+    if not any(dim in spans for dim in term):
+        return array
+    starts, widths = zip(*(spans.get(dim, (0, size)) for dim, size in zip(term, array.shape, strict=True)), strict=True)
+    return lax.dynamic_slice(array, starts, widths)
+
+
+def unseen(start):
+    """A start that no compiler sees through: what several matmuls cut alike it would copy before them, all of the array."""
+    return lax.optimization_barrier(jnp.int32(start))
+
+
 def cut_part(array, axes, at, parts, places):
     """Of so many parts of a dimension, the one that this device's place along the axes has."""
     width = array.shape[at] // parts

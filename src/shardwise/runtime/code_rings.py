@@ -18,7 +18,7 @@ from jax import lax
 
 from shardwise.mesh import folded  # copied
 from shardwise.runtime import blocks
-from shardwise.runtime.blocks import lying_in  # copied
+from shardwise.runtime.blocks import cut_out, lying_in, unseen  # copied
 from shardwise.schedule.strands import Strand, cuts, gathering, is_one_matmul, scattering, side_by_side  # noqa: F401  copied
 
 
@@ -132,13 +132,9 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=
 
     def matmul(arrays, start, span):
         """Of one part of the block that begins at `start`."""
-        first, rows = (start + span[0], span[1] - span[0]) if along == dim else (start, width)
-        cut = []
-        for x, term in zip(arrays, inputs.split(","), strict=True):
-            if along != dim and along in term:
-                x = lax.slice_in_dim(x, *span, axis=term.index(along))
-            cut.append(lax.dynamic_slice_in_dim(x, first, rows, term.index(dim)) if dim in term else x)
-        return jnp.einsum(terms, *cut)
+        rows = span[1] - span[0]
+        spans = {dim: (start + span[0], rows)} if along == dim else {dim: (start, width), along: (unseen(span[0]), rows)}
+        return jnp.einsum(terms, *(cut_out(x, term, spans) for x, term in zip(arrays, inputs.split(","), strict=True)))
 
     strands = scattering(n, way, chunks, width if along == dim else sizes[along])
     sums, last = {}, None
@@ -256,13 +252,13 @@ RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
 FOLDED = ("folded", "folded_shift", "folded_owner")
 BLOCKS = (
     "cut_blocks", "join_blocks", "as_one", "lying_in", "scatter_blocks", "scatter_rows", "sum_and_cut", "exchange_one",
-    "exchange_blocks", "cut_part",
+    "exchange_blocks", "cut_part", "cut_out", "unseen",
 )  # fmt: skip
 # In the order in which they are written.
 HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS, *BLOCKS)
 NEEDS = {  # what each calls
     "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_matmul", "lying_in"),
-    "einsum_scatter": ("owner", "Strand", "cuts", "scattering"),
+    "einsum_scatter": ("owner", "Strand", "cuts", "scattering", "cut_out", "unseen"),
     "einsum_gather": ("owner", "Strand", "cuts", "gathering", "side_by_side"),
     "rotate_einsum": (),
     "scatter_blocks": ("cut_blocks",),
@@ -273,6 +269,8 @@ NEEDS = {  # what each calls
     "exchange_one": ("cut_blocks",),
     "exchange_blocks": ("cut_blocks", "join_blocks"),
     "cut_part": (),
+    "cut_out": (),
+    "unseen": (),
 }
 IMPORTS = {
     "lying_in": tuple(line for line in inspect.getsource(blocks).splitlines() if line.endswith("with_layout_constraint")),

@@ -9,8 +9,8 @@ from typing import Any, assert_never
 from jax import lax
 
 from shardwise.planning.told import result_order
-from shardwise.runtime.blocks import lying_in
-from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, cut, laid, matmul
+from shardwise.runtime.blocks import cut_out, lying_in
+from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, laid, matmul
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
 from shardwise.schedule.makers import gather_matmul
@@ -140,4 +140,4 @@ class _Run:
         """Where a part of a block begins, and what the other operands have there."""
         start = self.job.ring.place(away) * self.width + span[0]
         terms = zip(others, wanted.terms[1:], strict=True)
-        return start, [cut(other, term, self.job.dim, start, span[1] - span[0]) for other, term in terms]
+        return start, [cut_out(other, term, {self.job.dim: (start, span[1] - span[0])}) for other, term in terms]

@@ -100,13 +100,6 @@ def all_extents(operands: Operands, matmuls: Sequence[LocalMatmul]) -> dict[Any,
     return {dim: size for array, term in pairs for dim, size in zip(term, array.shape, strict=True)}
 
 
-def cut(array: Any, term: Term, dim: Any, start: Any, size: int) -> Any:
-    """`size` elements of a dimension from `start` on; an array that lacks it stays whole."""
-    if dim not in term:
-        return array
-    return lax.dynamic_slice_in_dim(array, start, size, axis=term.index(dim))
-
-
 def laid(onto: Any, part: Any, at: int, start: Any, size: int) -> Any:
     """Write a part of an array of `size` along one dimension; `onto` is None for the first part.
 

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 from jax import lax
 
-from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, cut, matmul, room
+from shardwise.runtime.blocks import cut_out
+from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, matmul, room
 from shardwise.schedule.events import Await, Matmul, Send
 from shardwise.schedule.makers import rotate_matmul
 from shardwise.schedule.places import Grid, Pair, Pairs
@@ -63,7 +64,9 @@ class Rotation:
         """The piece of operand k's present shard that is multiplied at a step."""
         pieces = self.steps // self.sizes[k]
         size = array.shape[self.place(k)] // pieces
-        return array if pieces == 1 else cut(array, self.matmul.terms[k], self.dim, self.start(k, step) * size, size)
+        if pieces == 1:
+            return array
+        return cut_out(array, self.matmul.terms[k], {self.dim: (self.start(k, step) * size, size)})
 
     def start(self, k: int, step: int) -> Any:
         """Which piece of operand k's present shard that is."""

@@ -9,14 +9,13 @@ from typing import Any
 from jax import lax
 
 from shardwise.planning.told import operand_orders
-from shardwise.runtime.blocks import lying_in
+from shardwise.runtime.blocks import cut_out, lying_in, unseen
 from shardwise.runtime.ring_matmuls import (
     LocalMatmul,
     Numbers,
     Operands,
     Term,
     all_extents,
-    cut,
     held_back,
     laid,
     matmul,
@@ -115,8 +114,7 @@ class _Run:
 
     def cut(self, array: Any, term: Term, start: Any, span: Span) -> Any:
         """What an operand has of a strand's part of the block that starts at `start`."""
+        width = span[1] - span[0]
         if self.split == self.job.dim:
-            return cut(array, term, self.job.dim, start + span[0], span[1] - span[0])
-        if self.split in term:
-            array = lax.slice_in_dim(array, *span, axis=term.index(self.split))
-        return cut(array, term, self.job.dim, start, self.width)
+            return cut_out(array, term, {self.split: (start + span[0], width)})
+        return cut_out(array, term, {self.job.dim: (start, self.width), self.split: (unseen(span[0]), width)})
