@@ -219,7 +219,7 @@ def _ring_call(
         along = scheduled(step, layouts, task.sizes, program.mesh).along
         shapes = [layouts[array].shard_shape(task.sizes, program.mesh) for array in operands]
         if isinstance(step, EinsumScatter) and _chip(task) is not None:
-            given = _lying(terms, given, shapes)
+            given = _lying(terms, given, shapes, letters[along])
         terms, given = _summed_as_one(terms, given, shapes)
     elif task is not None and _chip(task) is not None:
         made = rule(step, layouts, program.mesh)[step.einsum.result]
@@ -232,10 +232,10 @@ def _ring_call(
     return f"{_RINGS[type(step)]}({terms!r}, {', '.join(given)}, {options})"
 
 
-def _lying(terms: str, given: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[str]:
-    """Operands that the compiler is told to leave as they lie in memory, as the runtime tells it."""
+def _lying(terms: str, given: Sequence[str], shapes: Sequence[Sequence[int]], along: str) -> list[str]:
+    """Operands of a scattering ring in the order in memory that the runtime tells the compiler, too."""
     inputs, out = terms.split("->")
-    orders = operand_orders(inputs.split(","), out, shapes)
+    orders = operand_orders(inputs.split(","), out, shapes, along)
     return [name if order is None else f"lying_in({name}, {order})" for name, order in zip(given, orders, strict=True)]
 
 

@@ -43,14 +43,13 @@ def scatter(job: Scatter, operands: Operands) -> Any:
 
     A sum begins one place past its home and ends there, so every element is added in one fixed order.
     """
-    if job.schedule.ordered:
-        operands = [_told(arrays, made) for arrays, made in zip(operands, job.matmuls, strict=True)]
+    sizes, schedule, out = all_extents(operands, job.matmuls), job.schedule, job.matmuls[0].out
+    sizes[job.dim] = width = sizes[job.dim] // job.ring.n
+    split = scattered_along(out, [made.terms for made in job.matmuls], sizes, job.dim, schedule.way, schedule.chunks)
+    if schedule.ordered:
+        operands = [_told(arrays, made, split) for arrays, made in zip(operands, job.matmuls, strict=True)]
     operands, matmuls = summed_flat(operands, job.matmuls)
     job = replace(job, matmuls=matmuls)
-    sizes = all_extents(operands, job.matmuls)
-    sizes[job.dim] = width = sizes[job.dim] // job.ring.n
-    schedule, out = job.schedule, job.matmuls[0].out
-    split = scattered_along(out, [made.terms for made in job.matmuls], sizes, job.dim, schedule.way, schedule.chunks)
     extent = sizes[split]
     events = matmul_scatter(job.ring.n, schedule.way, schedule.chunks, extent, schedule.unroll)
     result = None
@@ -59,9 +58,9 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     return result
 
 
-def _told(arrays: Sequence[Any], made: LocalMatmul) -> list[Any]:
-    """Operands that the compiler is told to leave as they lie in memory (`planning.told`)."""
-    orders = operand_orders(made.terms, made.out, [array.shape for array in arrays])
+def _told(arrays: Sequence[Any], made: LocalMatmul, split: Any) -> list[Any]:
+    """Operands of a ring that is cut along `split`, in the order in memory that the compiler is told (`planning.told`)."""
+    orders = operand_orders(made.terms, made.out, [array.shape for array in arrays], split)
     return [array if order is None else lying_in(array, order) for array, order in zip(arrays, orders, strict=True)]
 
 
