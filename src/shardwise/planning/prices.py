@@ -402,17 +402,17 @@ class Costs:
 
     def einsum(
         self, flops: float, in_bytes: float, out_bytes: float, is_next: bool = False, is_kept: bool = False,
-        leaves: float | None = None,
+        leaves: float | None = None, part_of: float = 0.0,
     ) -> float:  # fmt: skip
         """Seconds of a local einsum: the roofline, max(FLOPs / peak, bytes / memory bandwidth); their sum on what packs.
 
         Where the catalogue knows what a chip's compiler makes of matmuls, of the peak only the share that large ones
-        reach, and no more results a second than leave the multipliers; of the memory's speed that at which they read what is
-        too large to be fetched. One that `is_next` in a row of like matmuls starts sooner on a chip that holds arrays: what it
-        needs is fetched while the one before runs. One whose result `is_kept` for a collective, as far as the chip has room,
-        multiplies in passes over its sums, and results leave faster. Of the result so many bytes `leave`: all, by default.
+        reach, and no more results a second than leave the multipliers; of the memory's speed, after the least that a matmul
+        takes, that at which they read what is too large to be fetched, all or as `part_of` it. One that `is_next` in a row of
+        like ones starts sooner on a chip that holds arrays, which fetches meanwhile what it needs. One whose result `is_kept`
+        for a collective multiplies in passes over its sums, and results leave faster. Of the result so many bytes `leave`.
         """
-        written = out_bytes if leaves is None else leaves
+        written, waits = out_bytes if leaves is None else leaves, 0.0
         arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
         compiler = self.hardware.compiler
         if compiler is not None and flops:
@@ -425,12 +425,12 @@ class Costs:
             arithmetic = max(arithmetic, results / (leaving.value / self.hardware.sharers(self.mesh)))
             least = compiler.least_seconds.value * (LEAST_NEXT if is_next or is_kept else 1.0)
             sooner = NEXT if is_kept or (is_next and compiler.kept_bytes.value) else 1.0
-            arithmetic = started(arithmetic, compiler.start_seconds.value, least, sooner)
-            if in_bytes > compiler.near_bytes.value:
+            arithmetic, waits = started(arithmetic, compiler.start_seconds.value, least, sooner), least
+            if max(in_bytes, part_of) > compiler.near_bytes.value:
                 in_bytes = in_bytes / self.arithmetic.name("m", compiler.read_share.value, "", "of the memory's speed")
         if self.hardware.packs:
             return self._launch() + arithmetic + self._memory(in_bytes, written)
-        return self.arithmetic.longest(arithmetic, self._memory(in_bytes, written))
+        return self.arithmetic.longest(arithmetic, waits + self._memory(in_bytes, written))
 
     @property
     def dispatch(self) -> float:
