@@ -165,7 +165,9 @@ def priced(
             events = gather_matmul(n, way, chunks, chunks)
             flops, each = local.flops, local.flops / n
             ring = _ring(events, chunks, costs, gather.axes, way, block, flops, multiply, flops_of_block=each, joins=joined)
-            return replace(ring, laid=_sliced(block, costs) if chunks > 1 else 0.0)
+            others = [name for name in einsum.operands if name != gather.array]
+            laid = _told(others, gather.dim, costs, sizes, before)
+            return replace(ring, laid=laid + (_sliced(block, costs) if chunks > 1 else 0.0))
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
             local = _local_matmul(einsum, costs, sizes, before, near)
@@ -183,7 +185,7 @@ def priced(
             ring = _ring(events, 2 * chunks, costs, scatter.axes, way, sent, local.flops, multiply, flops_of_block=each)
             parts = n * chunks * (2 if way == "bidirectional" else 1)
             laid = _laid(einsum, scatter.dim, costs, sizes, before, parts)
-            return replace(ring, laid=laid + _told(einsum, along, costs, sizes, before))
+            return replace(ring, laid=laid + _told(einsum.operands, along, costs, sizes, before))
         case EinsumGather():
             return _pipelined(step, costs, sizes, before, near)
         case RotateEinsum(gathers, einsum):
@@ -311,15 +313,14 @@ def _laid(
     return costs.arithmetic.total(count * costs.transposed(bytes_[k]) for count, k in zip(times, cut, strict=True))
 
 
-def _told(einsum: Einsum, along: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> float:
+def _told(arrays: Sequence[str], along: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> float:
     """Seconds to transpose operands that a compiler is told to lay out in another order than they lie in (`planning.told`)."""
     if costs.hardware.compiler is None:
         return 0.0
-    terms = [before[name].names for name in einsum.operands]
-    shapes = [before[name].shard_shape(sizes, costs.mesh) for name in einsum.operands]
-    orders = operand_orders(terms, einsum.dims, shapes, along)
-    moved = [k for k, order in enumerate(orders) if order not in (None, costs.order(shapes[k]))]
-    return costs.arithmetic.total(costs.transposed(_shard_bytes(einsum.operands[k], before, sizes, costs)) for k in moved)
+    shapes = [before[name].shard_shape(sizes, costs.mesh) for name in arrays]
+    orders = operand_orders([before[name].names for name in arrays], shapes, along)
+    moved = [name for name, shape, order in zip(arrays, shapes, orders, strict=True) if order not in (None, costs.order(shape))]
+    return costs.arithmetic.total(costs.transposed(_shard_bytes(name, before, sizes, costs)) for name in moved)
 
 
 def _lanes(arrays: Sequence[str], costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> list[str | None]:

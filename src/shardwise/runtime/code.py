@@ -215,15 +215,17 @@ def _ring_call(
     moved = step.scatter if isinstance(step, EinsumScatter) else step.gather
     terms, letters = _terms(layouts, operands, step.einsum.dims)
     given, along, order = [variables[array] for array in operands], moved.dim, None
-    if task is not None and not isinstance(step, GatherEinsum):
-        along = scheduled(step, layouts, task.sizes, program.mesh).along
+    if task is not None:
+        told = _chip(task) is not None
         shapes = [layouts[array].shard_shape(task.sizes, program.mesh) for array in operands]
-        if isinstance(step, EinsumScatter) and _chip(task) is not None:
-            given = _lying(terms, given, shapes, letters[along])
-        terms, given = _summed_as_one(terms, given, shapes)
-    elif task is not None and _chip(task) is not None:
-        made = rule(step, layouts, program.mesh)[step.einsum.result]
-        order = result_order(made.shard_shape(task.sizes, program.mesh))
+        if isinstance(step, GatherEinsum):
+            made = rule(step, layouts, program.mesh)[step.einsum.result]
+            order = result_order(made.shard_shape(task.sizes, program.mesh)) if told else None
+            given = [given[0], *_lying(terms, given[1:], shapes[1:], letters[along])] if told else given
+        else:
+            along = scheduled(step, layouts, task.sizes, program.mesh).along
+            given = _lying(terms, given, shapes, letters[along]) if told and isinstance(step, EinsumScatter) else given
+            terms, given = _summed_as_one(terms, given, shapes)
     options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"
     options += f", chunks={step.chunks}" if step.chunks > 1 else ""
     options += f", along={letters[along]!r}" if along != moved.dim else ""
@@ -233,9 +235,8 @@ def _ring_call(
 
 
 def _lying(terms: str, given: Sequence[str], shapes: Sequence[Sequence[int]], along: str) -> list[str]:
-    """Operands of a scattering ring in the order in memory that the runtime tells the compiler, too."""
-    inputs, out = terms.split("->")
-    orders = operand_orders(inputs.split(","), out, shapes, along)
+    """Operands of a ring in the order in memory that the runtime tells the compiler, too."""
+    orders = operand_orders(terms.split("->")[0].split(",")[-len(given) :], shapes, along)
     return [name if order is None else f"lying_in({name}, {order})" for name, order in zip(given, orders, strict=True)]
 
 

@@ -10,7 +10,7 @@ from jax import lax
 
 from shardwise.planning.told import result_order
 from shardwise.runtime.blocks import cut_out, lying_in
-from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, laid, matmul
+from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, laid, matmul, told_to_lie
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Part, Send, Span
 from shardwise.schedule.makers import gather_matmul
@@ -39,6 +39,8 @@ class Gather:
 def gather(job: Gather, block: Any, others: Others) -> list[Any]:
     """Run the ring; `others` are for each matmul its operands after the block."""
     width, schedule = block.shape[job.block.index(job.dim)], job.schedule
+    if schedule.ordered:
+        others = [told_to_lie(arrays, made.terms[1:], job.dim) for arrays, made in zip(others, job.matmuls, strict=True)]
     events = gather_matmul(job.ring.n, schedule.way, schedule.chunks, width, schedule.unroll)
     _, made = _Run(job, width, block, others).after(({}, [None] * len(others)), events)
     dtypes = [job.numbers.of_result([block, *arrays]) if arrays else block.dtype for arrays in others]

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, get_abstract_mesh
 
-from shardwise.planning.told import summed_as_one
+from shardwise.planning.told import operand_orders, summed_as_one
 from shardwise.runtime.arrays import explicit_axes
-from shardwise.runtime.blocks import as_one
+from shardwise.runtime.blocks import as_one, lying_in
 
 Term = tuple[Any, ...]  # an array's dimensions, by name or number
 Operands = Sequence[Sequence[Any]]  # the arrays of each of some matmuls
@@ -72,6 +72,12 @@ def held_back(operands: Operands, *events: Any) -> tuple[Operands, *tuple[Any, .
     waiting, *past = lax.optimization_barrier(([arrays[k] for arrays, k in zip(operands, least, strict=True)], *events))
     held = [[*arrays[:k], each, *arrays[k + 1 :]] for arrays, k, each in zip(operands, least, waiting, strict=True)]
     return held, *past
+
+
+def told_to_lie(arrays: Sequence[Any], terms: Sequence[Term], along: Any) -> list[Any]:
+    """Operands that a ring cuts `along` a dimension, in the order in memory that the compiler is told (`planning.told`)."""
+    orders = operand_orders(terms, [array.shape for array in arrays], along)
+    return [array if order is None else lying_in(array, order) for array, order in zip(arrays, orders, strict=True)]
 
 
 def summed_flat(operands: Operands, matmuls: Sequence[LocalMatmul]) -> tuple[Operands, tuple[LocalMatmul, ...]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jax import lax
 
-from shardwise.planning.told import operand_orders
-from shardwise.runtime.blocks import cut_out, lying_in, unseen
+from shardwise.runtime.blocks import cut_out, unseen
 from shardwise.runtime.ring_matmuls import (
     LocalMatmul,
     Numbers,
@@ -20,6 +18,7 @@ from shardwise.runtime.ring_matmuls import (
     laid,
     matmul,
     summed_flat,
+    told_to_lie,
 )
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Events, Loop, Matmul, Send, Span
@@ -47,7 +46,7 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     sizes[job.dim] = width = sizes[job.dim] // job.ring.n
     split = scattered_along(out, [made.terms for made in job.matmuls], sizes, job.dim, schedule.way, schedule.chunks)
     if schedule.ordered:
-        operands = [_told(arrays, made, split) for arrays, made in zip(operands, job.matmuls, strict=True)]
+        operands = [told_to_lie(arrays, made.terms, split) for arrays, made in zip(operands, job.matmuls, strict=True)]
     operands, matmuls = summed_flat(operands, job.matmuls)
     job = replace(job, matmuls=matmuls)
     extent = sizes[split]
@@ -56,12 +55,6 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     for span, part in sorted(_Run(job, operands, width, split).after(({}, {}), events)[1].items()):
         result = laid(result, part, out.index(split), span[0], extent)
     return result
-
-
-def _told(arrays: Sequence[Any], made: LocalMatmul, split: Any) -> list[Any]:
-    """Operands of a ring that is cut along `split`, in the order in memory that the compiler is told (`planning.told`)."""
-    orders = operand_orders(made.terms, made.out, [array.shape for array in arrays], split)
-    return [array if order is None else lying_in(array, order) for array, order in zip(arrays, orders, strict=True)]
 
 
 State = tuple[dict[int, Any], dict[Span, Any]]  # what is on its way, by transfer; the sums that lie here
