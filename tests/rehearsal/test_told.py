@@ -33,6 +33,18 @@ RINGS = {  # the limit in microseconds, and what the same rings took before they
     "the same of larger ones: 8,795 us": (
         "v5p:2x2x2", "x=4, y=2", "A[B, I, J_x] · B[B, J_x, K] -> C[B, I_x, K]", {"B": 48, "I": 1536, "J": 6816, "K": 1920},
         EinsumScatter(BATCHES, ReduceScatter("C", "I", ("x",)), "ring", 2), 3400),
+    "a ring cut along batches that lie in the lanes: 5,173 us": (
+        "v5p:2x2x2", "x=4, y=2", "A[B, I, J_x] · B[B, J_x, K] -> C[B, I_x, K]", {"B": 120, "I": 160, "J": 2624, "K": 432},
+        EinsumScatter(BATCHES, ReduceScatter("C", "I", ("x",)), "bidirectional", 4), 800),
+    "one cut along batches that lie in the rows: 516 us": (
+        "v4:2x2x1", "x=4", "A[B, I, J_x] · B[B, J_x, K] -> C[B, I, K_x]", {"B": 68, "I": 42, "J": 9024, "K": 320},
+        EinsumScatter(BATCHES, ReduceScatter("C", "K", ("x",)), "bidirectional", 2), 200),
+    "what a gathered weight is multiplied with: 2,144 us": (
+        "v5e:2x4", "x=8", "A[B, I, J] · B[J_x, K] -> C[B, I, K]", {"B": 9, "I": 384, "J": 27136, "K": 384},
+        GatherEinsum(AllGather("B", "J", ("x",)), BATCHES, "bidirectional"), 560),
+    "what gathered batches are multiplied with: 562 us": (
+        "v4:2x2x1", "x=4", "A[B, I, J_x] · B[B, J, K] -> C[B, I, K]", {"B": 9, "I": 64, "J": 3872, "K": 1592},
+        GatherEinsum(AllGather("A", "J", ("x",)), BATCHES, "bidirectional", 2), 230),
 }  # fmt: skip
 
 
