@@ -238,7 +238,7 @@ def page(rows: Sequence[Row], made: dict[str, str], count: int) -> Iterator[str]
     yield ""
     yield (
         "A third of the problems, picked by a hash of each, is held out: nothing was tuned on them, and of these no more is "
-        "shown than how many are near. Two were looked at when their choices were slow, and count as fitted since. "
+        "shown than how many are near. Three were looked at when their choices were slow, and count as fitted since. "
         "*Regret* is the time of the choice over that of the best program that "
         "`sw.plan(..., confirm=...)` compiles: the first candidates with and without a ring, and the compiler's own."
     )

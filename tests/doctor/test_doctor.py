@@ -238,6 +238,8 @@ def test_what_cannot_be_is_one_clear_error():
         sw.doctor(lambda a: a, jnp.ones(4))
     with pytest.raises(CompileError, match="is no function"):
         sw.doctor(3, jnp.ones(4), mesh="x=4")
+    with pytest.raises(CompileError, match=r"^a Plan is no function.*confirm=\.\.\.\) compiles"):
+        sw.doctor(sw.plan("A[I_x] -> A[I]", sizes={"I": 8}, mesh="x=4"), mesh="x=4")  # type: ignore[arg-type]
     with pytest.raises(CompileError, match=r"cannot be traced.*ValueError: no"):
         sw.doctor(_raises, laid(AUTO, (8,), "x"))
     with pytest.raises(MeshError, match="has no axis 'y'"):

@@ -24,7 +24,7 @@ from shardwise.compiled.targets.compiler_flags import checked_options, unknown_o
 from shardwise.compiled.targets.helper_process import BrokenDownError, compile_once, start_helper
 from shardwise.compiled.targets.lowering import Lowering, lower_on
 from shardwise.compiled.targets.programs import Made, Program, compile_program
-from shardwise.compiled.targets.tracing import called, name_of, traced_by_jax, untraced
+from shardwise.compiled.targets.tracing import called, check_function, name_of, traced_by_jax, untraced
 from shardwise.compiled.targets.unattached import memory_use, reason, target_mesh
 from shardwise.compiled.targets.unbound import left_unbound
 from shardwise.compiled.uneven import Uneven, uneven_constraints
@@ -134,8 +134,7 @@ def rehearse(
     """
     _check_keywords(function, keywords, ("on", "mesh", "compiler_options", "isolated"))
     topology, options = Topology.parse(on), checked_options(compiler_options)
-    if not callable(function):
-        raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
+    check_function(function)
     written = mesh if isinstance(mesh, AnyMesh) else written_mesh(args)
     axes = mesh if mesh is not None else written
     grid = Mesh((("x", topology.size),)) if axes is None else Mesh.parse(axes)
@@ -270,8 +269,7 @@ def traced_here(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     Raises:
         CompileError: it cannot be traced; with its own error, and the line.
     """
-    if not callable(function):
-        raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
+    check_function(function)
     try:
         return traced_by_jax(function, args)
     except (ShardwiseError, KeyboardInterrupt):

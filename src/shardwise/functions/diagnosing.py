@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 
 from shardwise.chips import Hardware
 from shardwise.chips.topology import HERE, Topology
-from shardwise.compiled.compiling import name_of, traced_here
+from shardwise.compiled.compiling import check_function, name_of, traced_here
 from shardwise.compiled.findings import layouts_not_had
 from shardwise.compiled.needed import inner_jaxprs
 from shardwise.compiled.targets.abstract_arguments import written_mesh
@@ -72,8 +72,7 @@ def doctor(
         CompileError: the function cannot be traced, or the compiler refuses.
         MeshError: there is no mesh, or a layout does not fit it.
     """
-    if not callable(function):
-        raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
+    check_function(function)
     where = mesh_of(function, args, mesh, None if on == HERE else on)
     away = None if on in (None, HERE) else on
     chosen = _estimated_with(where, away, hardware)

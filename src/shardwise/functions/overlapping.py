@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from shardwise.chips.topology import Topology
-from shardwise.compiled.compiling import audit, name_of, rehearse
+from shardwise.compiled.compiling import audit, check_function, name_of, rehearse
 from shardwise.compiled.targets.compiler_flags import Options, flags
 from shardwise.errors import CompileError, ShardwiseError, one_line
 from shardwise.functions.diagnosing import mesh_of
@@ -66,8 +66,7 @@ def overlap(
     """
     if not seconds >= 0:
         raise CompileError(f"seconds={seconds}: give the seconds that variants may take, 0 or more")
-    if not callable(function):
-        raise CompileError(f"{function!r} is no function: give one, and its arguments after it")
+    check_function(function)
     where = mesh_of(function, args, mesh, on)
     name, target = name_of(function), on or f"mesh {Mesh.parse(where)}"
     chip: Any = on if on is not None else hardware_of(where)

@@ -41,6 +41,20 @@ def traced_by_jax(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     return traced
 
 
+def check_function(function: Any) -> None:
+    """That a function was given.
+
+    Raises:
+        CompileError: it was something else; of a plan the message says how its programs are compiled.
+    """
+    if callable(function):
+        return
+    told = repr(function)
+    said = f"a {type(function).__name__}" if "\n" in told else told
+    plans = "; sw.plan(..., confirm=...) compiles a plan's programs" if type(function).__name__ == "Plan" else ""
+    raise CompileError(f"{said} is no function: give one, and its arguments after it{plans}")
+
+
 def name_of(function: Any) -> str:
     """What a function is called: of a partial or wrapped one, what is inside."""
     while (inner := _inside(function)) is not None:
