@@ -271,11 +271,13 @@ def test_the_source_tells_tpu_compilers_what_the_runtime_tells_them(equation, si
 GRADIENT = Einsum(("A", "B"), "C", ("J", "K"))
 RINGS_TOLD = [
     ("A[B, I_x, J] · B[B, I_x, K] -> C[J_x, K]", {"B": 2, "I": 32, "J": 8, "K": 128}, "v5e",
-     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "ring", 2), "'bj,bk->jk', as_one(a, 0, 2), as_one(b, 0, 2)"),
+     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "ring", 2),
+     "'bj,bk->jk', as_one(lying_in(a, (0, 1, 2)), 0, 2), as_one(lying_in(b, (0, 1, 2)), 0, 2)"),
     ("A[B, I, J_x] · B[B, I, K] -> C[J, K]", {"B": 2, "I": 8, "J": 512, "K": 128}, "v5e",
      EinsumGather(GRADIENT, AllGather("C", "J", ("x",)), "ring", 2), "'bj,bk->jk', as_one(a, 0, 2), as_one(b, 0, 2)"),
     ("A[B, I_x, J] · B[B, I_x, K] -> C[J_x, K]", {"B": 2, "I": 36, "J": 8, "K": 128}, "v5e",
-     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "ring", 2), "'bij,bik->jk', a, b"),
+     EinsumScatter(GRADIENT, ReduceScatter("C", "J", ("x",)), "ring", 2),
+     "'bij,bik->jk', lying_in(a, (0, 2, 1)), lying_in(b, (1, 0, 2))"),
     ("A[I, J] · B[J, K_x] -> C[I, K]", {"I": 8, "J": 8, "K": 512}, "v5e",
      GatherEinsum(AllGather("B", "K", ("x",)), Einsum(("A", "B"), "C", ("I", "K")), "ring", 2), "order=(0, 1)"),
 ]  # fmt: skip

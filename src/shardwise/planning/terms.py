@@ -22,7 +22,7 @@ _LETTERS = {
     "rendezvous_seconds": ("wait", "s", "for each other"),
     "local_seconds": ("start", "s"),
     "dispatch_seconds": ("dispatch", "s", "of a program"),
-    "efficiency": ("efficiency", "", "the share of the peak that large matmuls reach"),
+    "efficiency": ("e", "", "the share of the peak that large matmuls reach"),
     "results_per_s": ("rate", "results/s"),
     "kept_results_per_s": ("rate", "results/s", "kept for a collective"),
     "start_seconds": ("start", "s"),
@@ -31,7 +31,7 @@ _LETTERS = {
     "far_transposed_bytes_per_s": ("transposed", "B/s", "transposing large arrays in memory"),
     "spread_bytes_per_s": ("spread", "B/s", "two blocks that end within lanes, spread in memory"),
     "slice_seconds": ("least", "s"),
-    "least_seconds": ("least", "s", "the smallest matmul"),
+    "least_seconds": ("least", "s"),
     "least_copy_seconds": ("least", "s", "a small copy"),
 }
 

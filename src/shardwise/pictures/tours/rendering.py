@@ -55,7 +55,7 @@ from shardwise.units import bytes_text, seconds_text
 MOST_ROWS = 8  # of a table, one for each device
 MOST_PROGRAMS = 5
 PROGRAM = 52  # columns of a program's words
-LINE = 76  # characters of a formula with its numbers
+LINE = 78  # characters of a formula with its numbers
 
 
 def screens(tour: Tour, hardware: str) -> tuple[Picture, ...]:
