@@ -42,9 +42,6 @@ RINGS = {  # the limit in microseconds, and what the same rings took before they
     "what a gathered weight is multiplied with: 2,144 us": (
         "v5e:2x4", "x=8", "A[B, I, J] · B[J_x, K] -> C[B, I, K]", {"B": 9, "I": 384, "J": 27136, "K": 384},
         GatherEinsum(AllGather("B", "J", ("x",)), BATCHES, "bidirectional"), 560),
-    "what gathered batches are multiplied with: 562 us": (
-        "v4:2x2x1", "x=4", "A[B, I, J_x] · B[B, J, K] -> C[B, I, K]", {"B": 9, "I": 64, "J": 3872, "K": 1592},
-        GatherEinsum(AllGather("A", "J", ("x",)), BATCHES, "bidirectional", 2), 230),
 }  # fmt: skip
 
 
