@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
+import re
 import warnings
 
 import jax
@@ -16,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from rehearsal import random_programs
 
 import shardwise as sw
+from shardwise.compiled import compiling
 from shardwise.compiled.compiling import audit
 from shardwise.compiled.export import facts
 from shardwise.errors import CompileError, MeshError, ShardwiseError
@@ -46,10 +49,34 @@ def told(case: random_programs.Case, target: str) -> str:
     return json.dumps([facts(found), instructions])
 
 
-@pytest.mark.parametrize("seed", range(20))
+PROGRAMS = int(os.environ.get("PROGRAMS", "20"))  # PROGRAMS=300 make test ARGS=tests/rehearsal/test_route.py: in a minute
+TARGETS = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")
+KIND = r"(?:ragged-)?all-to-all|all-gather|all-reduce|reduce-scatter|collective-permute|collective-broadcast"
+COLLECTIVE = re.compile(rf"(?m)^ *(?:ROOT )?%?[\w.-]+ = .*?(?<![\w%.-])(?:{KIND})(?:-start)?\((?!\d)")
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_every_collective_of_a_compiled_text_is_read(seed, monkeypatch):
+    """Counted line by line, without the reader."""
+    read_text, seen = compiling.audit_text, []
+
+    def noted(text, **given):
+        seen.append((text, read_text(text, **given)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(compiling, "audit_text", noted)
+    case = random_programs.case(seed)
+    said = [told(case, target) for target in (TARGETS[seed % 3], "cpu")]
+    assert len(seen) == sum(each.startswith("[") for each in said)
+    for text, found in seen:
+        opcodes = [i.opcode for c in found.module.computations.values() for i in c.instructions]
+        assert sum(bool(re.fullmatch(rf"(?:{KIND})(?:-start)?", each)) for each in opcodes) == len(COLLECTIVE.findall(text))
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_the_same_call_gives_the_same_answer_whatever_ran_before(seed):
     case = random_programs.case(seed)
-    target = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")[seed % 3]
+    target = TARGETS[seed % 3]
     first, here = told(case, target), told(case, "cpu")
     assert (told(case, target), told(case, "cpu")) == (first, here), case.name
     assert first.startswith("["), (case.name, first)

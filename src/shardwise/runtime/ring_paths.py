@@ -49,7 +49,7 @@ class Schedule:
     """One way or both; into how many chunks, each sent on its own, every block is cut; a ring of more than `unroll` loops.
 
     `save`: what is gathered is kept for the matmuls of the derivative that can wait for all of it. `ordered`: a matmul's result
-    is told to lie in memory as what it is written into, and the operands of a batched one as they do; TPU compilers make or
+    is told to lie in memory as what it is written into, and operands of three dimensions as they do; TPU compilers make or
     read some in another order, and transpose them.
     """
 

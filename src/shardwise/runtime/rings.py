@@ -54,7 +54,8 @@ def gather_einsum(
         unroll: a ring of more devices than this is a loop, of two hops a turn.
         accumulate: the dtype of running sums, as float32; blocks travel in their own.
         save: keep the gathered operand for the derivative; else it is gathered again.
-        ordered: tell the compiler to lay out what a matmul makes as the result that it is written into; for TPUs.
+        ordered: tell the compiler to lay out what a matmul makes as the result that it is written into, and to leave operands
+            of three dimensions as they lie; for TPUs.
         keep: give the gathered operand, too, after the result; each of its dimensions is one of the others' or the result's.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
@@ -92,7 +93,8 @@ def einsum_scatter(
         accumulate: the dtype in which a result is added to a sum; sums travel in the dtype of the result.
         save: in the derivative, put the gathered cotangent together, and multiply it whole where that is the better
             matmul; else nothing but shards is held.
-        ordered: tell the compiler to leave operands of a batched matmul as they lie; for the derivative see `gather_einsum`.
+        ordered: tell the compiler how operands of three dimensions lie (`shardwise.planning.told.operand_orders`); for the
+            derivative see `gather_einsum`.
     """
     arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
     numbers = Numbers(precision, preferred_element_type, accumulate)

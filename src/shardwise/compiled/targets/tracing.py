@@ -15,6 +15,7 @@ import jax
 from shardwise.compiled.targets.unattached import reason
 from shardwise.compiled.text.sources import is_users
 from shardwise.errors import CompileError
+from shardwise.planning.ranking import Ranking
 
 _NOT_THE_USERS = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]), "<")
 _ITS_MAKERS = ("jax", "jaxlib", "shardwise", "builtins")  # of functions whose traces show what is traced
@@ -51,7 +52,7 @@ def check_function(function: Any) -> None:
         return
     told = repr(function)
     said = f"a {type(function).__name__}" if "\n" in told else told
-    plans = "; sw.plan(..., confirm=...) compiles a plan's programs" if type(function).__name__ == "Plan" else ""
+    plans = "; sw.plan(..., confirm=...) compiles a plan's programs" if isinstance(function, Ranking) else ""
     raise CompileError(f"{said} is no function: give one, and its arguments after it{plans}")
 
 
