@@ -22,6 +22,7 @@ VARIANTS = {
     "decomposed einsums": "xla_tpu_decompose_all_gather_einsum=true,xla_tpu_decompose_einsum_reduce_scatter=true",
     "windowed einsum always": "xla_jf_spmd_threshold_for_windowed_einsum_mib=0",
     "windowed einsum never": "xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",
+    "newer features of the scheduler": "xla_tpu_enable_all_experimental_scheduler_features=true",
     "96 MiB of vector memory for an operation": "xla_tpu_scoped_vmem_limit_kib=98304",
 }
 

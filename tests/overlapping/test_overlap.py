@@ -102,7 +102,8 @@ def test_without_the_rings_of_the_compiler_where_that_is_faster(gained: float, m
 
     def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
         search.compiled[kept, options] = None
-        return 100.0 - (len(kept) if gained == 1 else -len(kept)) - gained * bool(options)
+        early = overlapping.PERMUTES_EARLY in dict(options)
+        return 100.0 - (len(kept) if gained == 1 else -len(kept)) - gained * (overlapping.OWN_RINGS in dict(options)) + early
 
     monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
     found = sw.overlap(step, *arguments(), on=ON, seconds=60)
@@ -113,10 +114,25 @@ def test_without_the_rings_of_the_compiler_where_that_is_faster(gained: float, m
     assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == (3 if gained == 1 else 4)
 
 
-def test_the_compilers_own_rings_are_a_tpus():
-    assert overlapping._without_own_rings("v5p:2x2x2", MESH)
-    assert not overlapping._without_own_rings("h100:8", MESH)
-    assert not overlapping._without_own_rings(None, sw.make_mesh("x=2"))
+@pytest.mark.parametrize("known", [True, False])
+def test_permutes_start_early_where_the_compiler_knows_how_and_that_is_faster(known: bool, monkeypatch):
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        search.compiled[kept, options] = None
+        early = overlapping.PERMUTES_EARLY in dict(options)
+        assert kept or not early
+        return float("inf") if early and not known else 100.0 - len(kept) - early
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    found = sw.overlap(step, *arguments(), on=ON, seconds=0)
+    assert found.changes
+    assert found.compiler_options == ({overlapping.PERMUTES_EARLY: "true"} if known else {})
+
+
+@pytest.mark.parametrize("name", [overlapping.OWN_RINGS, overlapping.PERMUTES_EARLY])
+def test_the_options_that_are_suggested_are_a_tpus(name: str):
+    assert overlapping._suggested(name, "v5p:2x2x2", MESH)
+    assert not overlapping._suggested(name, "h100:8", MESH)
+    assert not overlapping._suggested(name, None, sw.make_mesh("x=2"))
 
 
 def test_what_is_returned_compiles_to_what_was_told(found: sw.Overlapped):

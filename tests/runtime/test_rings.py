@@ -16,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.runtime.rings import einsum_gather, einsum_scatter, gather_einsum, rotate_einsum
+from shardwise.runtime.rings import (
+    einsum_gather,
+    einsum_scatter,
+    einsums_scatter,
+    gather_einsum,
+    gather_einsums,
+    rotate_einsum,
+)
 from shardwise.schedule.strands import gathering
 
 
@@ -300,3 +307,38 @@ def test_a_rotation_has_second_derivatives():
     laid = [jax.device_put(array, NamedSharding(mesh, PartitionSpec("x", "y"))) for array in (a, b)]
     for got, right in zip(curved(rotation(mesh))(*laid), curved(jnp.matmul)(a, b), strict=True):
         np.testing.assert_allclose(np.asarray(got), np.asarray(right), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["ring", "bidirectional"])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_several_matmuls_in_one_ring_are_each_of_them(way: str, chunks: int):
+    """Of other sizes where only they have a dimension: gathered once, and added up as one sum; so are their derivatives."""
+    mesh, rng, spec = mesh_of(x=3), np.random.default_rng(0), PartitionSpec
+    widths = (6, 3, 9)
+    a = whole(rng, "IJ", {"I": 12, "J": 6}, np.float32)
+    weights = [whole(rng, "JK", {"J": 6, "K": width}, np.float32) for width in widths]
+    back = [whole(rng, "KJ", {"K": width, "J": 6}, np.float32) for width in widths]
+    how = {"axes": "x", "n": 3, "way": way, "chunks": chunks}
+
+    def local(a: Any, weights: Any, back: Any) -> Any:
+        *made, kept = gather_einsums(
+            [[a, w] for w in weights], ["IJ", "JK"], "IK", gathered=0, dim="I", **how, keep=True
+        )  # fmt: skip
+        total = einsums_scatter([*zip(made, back, strict=True)], ["IK", "KJ"], "IJ", dim="I", **how)
+        return total, kept
+
+    ring = jax.shard_map(
+        local, mesh=mesh, in_specs=(spec("x"), spec(None, "x"), spec("x")), out_specs=(spec("x"), spec()), check_vma=False
+    )
+
+    def plain(a: Any, weights: Any, back: Any) -> Any:
+        return sum(a @ w @ b for w, b in zip(weights, back, strict=True)), a
+
+    def loss(function: Any, *args: Any) -> Any:
+        return sum((each * each).sum() for each in function(*args))
+
+    for got, want in zip(jax.jit(ring)(a, weights, back), plain(a, weights, back), strict=True):
+        np.testing.assert_array_equal(got, want)
+    slopes, wanted = (jax.jit(jax.grad(functools.partial(loss, f), argnums=(1, 2)))(a, weights, back) for f in (ring, plain))
+    for got, want in zip(jax.tree.leaves(slopes), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -1,14 +1,15 @@
 """Several matmuls as one: those that multiply the same array, or whose results are added up, with the others side by side.
 
 Queries, keys and values multiply one activation, and a gate and its partner another; on the way back their results are added
-up. One by one each would gather the activation again, or scatter a sum of its own. What is put side by side are the parts that
-each device holds, so that nothing is sent; the columns of the joint array are in another order than they were, which no one
-sees: they are taken apart in the same way.
+up. One by one each would gather the activation again, or scatter a sum of its own. They are planned as one matmul, of which
+the others are parts, and computed part by part: a block that arrives is multiplied with each, and what is added up travels as
+one sum. Where adding up would write more than putting the parts into one array does, they are put into one. A part is what
+each device holds of an array, so that nothing is sent; the columns of the joint array are in another order than they were,
+which no one sees: its parts are what they were.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from shardwise.functions.rewriting import Path, inverse, makers_of, source_of, users_of
 from shardwise.layout import Axes, Layout
 from shardwise.notation import Equation, Operand
+from shardwise.program import Program
 
 JOINED = "Z"  # the dimension along which they lie side by side
 _ADDS = frozenset({"add", "add_any"})
@@ -63,13 +65,27 @@ class Part:
     layout: Layout
     sizes: tuple[int, ...]
 
+    @property
+    def width(self) -> int:
+        """Of the joint dimension, over all devices."""
+        return math.prod(self.sizes[place] for place in self.permutation[self.at : self.at + self.count])
+
     def joined(self, shard: Any) -> Any:
         transposed = jnp.transpose(shard, self.permutation)
         shape = transposed.shape
         return transposed.reshape(*shape[: self.at], -1, *shape[self.at + self.count :])
 
+    def shard_shape(self, mesh: Any) -> tuple[int, ...]:
+        """Of the array on one device."""
+        return self.layout.shard_shape(dict(zip(self.layout.names, self.sizes, strict=True)), mesh)
+
+    def local_width(self, mesh: Any) -> int:
+        """How much of the joint dimension one device has of it."""
+        local = self.shard_shape(mesh)
+        return math.prod(local[place] for place in self.permutation[self.at : self.at + self.count])
+
     def parted(self, block: Any, mesh: Any) -> Any:
-        local = self.layout.shard_shape(dict(zip(self.layout.names, self.sizes, strict=True)), mesh)
+        local = self.shard_shape(mesh)
         transposed = block.reshape([local[place] for place in self.permutation])
         return jnp.transpose(transposed, inverse(self.permutation))
 
@@ -89,49 +105,58 @@ class Joint:
     result: tuple[Part, ...] | None
     layouts: tuple[Layout, Layout, Layout]
 
+    def divides(self, program: Program) -> bool:
+        """Whether a program splits every part evenly, however it lays out the joint dimension on the way."""
+        parts = {part for side in (*self.operands, self.result) for part in side or ()}
+        split = {layout.axes_of(JOINED) for state in program.states() for layout in state.values() if JOINED in layout.names}
+        return all(part.width % program.mesh.extent(axes) == 0 for part in parts for axes in split)
+
+    def is_copied(self, grid: Any) -> bool:
+        """Whether what is summed is put into one array: where adding up the results of each part would write more."""
+        left, right = self.operands
+        if left is None or right is None:
+            return False
+        held = [sum(math.prod(part.shard_shape(grid)) for part in parts) for parts in (left, right)]
+        result = math.prod(math.prod(each.shard_shape(grid)) // each.local_width(grid) for each in (left[0], right[0]))
+        return (len(left) - 1) * result > sum(held)
+
     def computed(self, run: Callable[..., Any], mesh: Any, grid: Any) -> Callable[..., tuple[Any, ...]]:
         """Both operands of each member to the results of all, by what computes the joint matmul."""
 
         def compute(*arrays: Any) -> tuple[Any, ...]:
-            """The operands side by side, the joint matmul, and its result taken apart."""
-            given = [arrays[0::2], arrays[1::2]]
+            """The operands as parts of the joint ones, what is computed of them, and its parts as the results."""
+            given, one = [arrays[0::2], arrays[1::2]], self.is_copied(grid)
             joint = [
-                found[0] if parts is None else _side_by_side(found, parts, layout, mesh)
+                found[0] if parts is None else _beside(found, parts, layout, mesh, one)
                 for found, parts, layout in zip(given, self.operands, self.layouts, strict=False)
             ]
             made = run(*joint)
             if self.result is None:
                 return made, *(jax.lax.full_like(made, 0) for _ in given[0][1:])
-            return _taken_apart(made, self.result, self.layouts[2], mesh, grid)
+            return _own(made, self.result, self.layouts[2], mesh, grid)
 
         return compute
 
 
-def _side_by_side(arrays: Sequence[Any], parts: Sequence[Part], layout: Layout, mesh: Any) -> Any:
+def _beside(arrays: Sequence[Any], parts: Sequence[Part], layout: Layout, mesh: Any, one: bool) -> Any:
+    """Arrays as the parts of a joint one: a tuple of them, or that `one` array."""
+
     def local(*shards: Any) -> Any:
-        return jnp.concatenate([part.joined(shard) for part, shard in zip(parts, shards, strict=True)], axis=parts[0].at)
+        found = tuple(part.joined(shard) for part, shard in zip(parts, shards, strict=True))
+        return jnp.concatenate(found, axis=parts[0].at) if one else found
 
     specs = tuple(part.layout.spec for part in parts)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=layout.spec)(*arrays)
 
 
-def _taken_apart(array: Any, parts: Sequence[Part], layout: Layout, mesh: Any, grid: Any) -> tuple[Any, ...]:
-    at = parts[0].at
-    widths = [_width(part, grid) for part in parts]
-    ends = list(itertools.accumulate(widths))
+def _own(made: Sequence[Any], parts: Sequence[Part], layout: Layout, mesh: Any, grid: Any) -> tuple[Any, ...]:
+    """The parts of a joint array as arrays of their own."""
 
-    def local(shard: Any) -> tuple[Any, ...]:
-        blocks = jnp.split(shard, ends[:-1], axis=at)
+    def local(*blocks: Any) -> tuple[Any, ...]:
         return tuple(part.parted(block, grid) for part, block in zip(parts, blocks, strict=True))
 
     specs = tuple(part.layout.spec for part in parts)
-    return jax.shard_map(local, mesh=mesh, in_specs=layout.spec, out_specs=specs)(array)
-
-
-def _width(part: Part, grid: Any) -> int:
-    """How much of the joint dimension a device holds of a part."""
-    local = part.layout.shard_shape(dict(zip(part.layout.names, part.sizes, strict=True)), grid)
-    return math.prod(local[place] for place in part.permutation[part.at : part.at + part.count])
+    return jax.shard_map(local, mesh=mesh, in_specs=layout.spec, out_specs=specs)(*made)
 
 
 def groups(jaxpr: Jaxpr, found: Mapping[Path, JaxprEqn]) -> Iterator[Group]:

@@ -127,7 +127,9 @@ class MatmulPlace:
         """What to write by hand in its place, in lines."""
         lines = []
         if self.joint is not None:
-            lines.append(f"# {len(self.looks)} matmuls as one, each device's parts of their arrays side by side along {JOINED}")
+            lines.append(
+                f"# {len(self.looks)} matmuls in one ring, as if each device's parts of their arrays were one along {JOINED}"
+            )
         if self.is_brought:
             lines.append("# a and b as they lie before the matmul, where the function, its compiler or a ring has moved them")
         lines += [f"# {describe(step)}" for step in self.program.steps if _is_background(step)]
@@ -161,7 +163,7 @@ class MatmulPlace:
             wanted: what others in the jaxpr take as this may bring it.
         """
         from shardwise.runtime.execute import planned_function
-        from shardwise.runtime.lower import Arithmetic, lower_keeping
+        from shardwise.runtime.lower import Arithmetic, lower, lower_keeping
 
         group = next(group for group in self.groups if path in group)
         number = group.index(path)
@@ -183,6 +185,8 @@ class MatmulPlace:
                 taken[place] = array
 
             def alone(*operands: Any) -> Any:
+                if not gives and self.joint is not None:
+                    return lower(self.program, on, arithmetic)(*operands)
                 if not gives:
                     return planned_function(self.task, self.program, on, arithmetic)(*operands)
                 made, *gathered = lower_keeping(self.program, tuple(gives), on, arithmetic)(*operands)

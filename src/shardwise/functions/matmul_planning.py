@@ -23,7 +23,7 @@ from shardwise.functions.transposes import Orders, orders_of
 from shardwise.intent.flowgraph import Graph, root_of
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
-from shardwise.notation import Equation, Operand
+from shardwise.notation import Equation, Operand, sizes_padded_on
 from shardwise.planning.problem import Problem, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranking
 from shardwise.program import Program
@@ -120,6 +120,8 @@ class _Planning:
         planned, alone = self.planned(posed), [self.planned(each.posed) for each in seen]
         seconds = [math.inf if isinstance(each, str) else each.best.seconds for each in (planned, *alone)]
         if isinstance(planned, str) or not planned.programs or not seconds[0] <= math.fsum(seconds[1:]) < math.inf:
+            return
+        if sizes_padded_on(equation, sizes, self.mesh) != sizes or not all(map(joint.divides, planned.programs)):
             return
         self.taken.update(group.paths)
         self._place(seen, posed, planned, joint)

@@ -29,6 +29,7 @@ from shardwise.runtime.devices import AnyMesh, hardware_of
 SECONDS = 120.0
 SWITCH = "SHARDWISE_OVERLAP"
 OWN_RINGS = "xla_jf_spmd_threshold_for_windowed_einsum_mib"  # where TPU compilers make rings of their own
+PERMUTES_EARLY = "xla_tpu_enable_all_experimental_scheduler_features"  # what has their schedulers start permutes early
 
 
 def overlap(
@@ -39,9 +40,10 @@ def overlap(
     The function is traced with its gradients, loops and checkpoints as they are. Each matmul whose operands or result move
     is planned as the equation that it is, with the layouts that it has there; so is each lookup of a table's rows, and the
     gradient of that table, by what moves least. Then the whole function is compiled, before and
-    after, and places are dropped for as long as that makes it faster: the result is never slower than what was given. Both are
-    compiled without the rings that TPU compilers make of matmuls by themselves, too: where that is faster, the result has
-    `compiler_options` to be jitted with.
+    after, and places are dropped for as long as that makes it faster: the result is never slower than what was given. For TPUs
+    both are compiled without the rings that compilers make of matmuls by themselves, too, and what is changed with their
+    schedulers' newer features, which start permutes early: where that is faster, the result has `compiler_options` to be
+    jitted with.
 
     >>> import jax, jax.numpy as jnp, shardwise as sw
     >>> mesh = jax.sharding.AbstractMesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -77,7 +79,7 @@ def overlap(
         places, left = found_places(function, args, on, where, chip)
     except NoPassesError as error:
         return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
-    search = _Search(function, args, on, where, seconds, _without_own_rings(on, where))
+    search = _Search(function, args, on, where, seconds, *(_suggested(name, on, where) for name in (OWN_RINGS, PERMUTES_EARLY)))
     search.seconds(())
     kept, options = search.best(places) if places or left else ((), ())
     dropped = [place for place in places if not any(place.paths == each.paths for each in kept)]
@@ -132,12 +134,12 @@ def _kind(leaf: Any) -> object:
     return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None) if isinstance(leaf, jax.Array) else None
 
 
-def _without_own_rings(on: str | None, mesh: AnyMesh) -> Options:
-    """The options that keep a TPU compiler from rings of its own; none for other devices."""
+def _suggested(name: str, on: str | None, mesh: AnyMesh) -> Options:
+    """An option of TPU compilers with the value that is suggested; none for other devices."""
     attached = mesh.devices.flat[0].platform if isinstance(mesh, jax.sharding.Mesh) else ""
     if (attached if on is None else Topology.parse(on).kind) != "tpu":
         return ()
-    return tuple((flag.name, flag.value) for flag in flags("tpu") if flag.name == OWN_RINGS)
+    return tuple((flag.name, flag.value) for flag in flags("tpu") if flag.name == name)
 
 
 def _dropped(place: Place) -> Left:
@@ -161,6 +163,7 @@ class _Search:
     mesh: AnyMesh
     most_seconds: float
     without: Options = ()  # what keeps the compiler from rings of its own
+    early: Options = ()  # what has it start permutes early
     until: float = math.inf
     compiled: dict[Variant, Compiled] = field(default_factory=dict)
     tried: dict[Variant, float] = field(default_factory=dict)
@@ -203,45 +206,62 @@ class _Search:
         """
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
-        first = [none, [*map(_together, places)], *([lookups] if any(lookups) else [])]
-        options, *others = sorted(dict.fromkeys(((), self.without)), key=lambda each: self.seconds((), each))
-        kept = min(first, key=lambda choice: self.seconds(_chosen(choice), options))
-        if kept is not first[1]:
-            kept = min(kept, [place.first for place in places], key=lambda choice: self.seconds(_chosen(choice), options))
+        together = [*map(_together, places)]
+        plain = min(((), self.without), key=lambda options: self.seconds((), options))
+        changed = self._known(together, plain)
+        kept = _Kept(self, none, plain)
+        for tried in (together, *([lookups] if any(lookups) else [])):
+            kept = kept.or_faster(tried, changed)
+        if kept.choice is not together:
+            kept = kept.or_faster([place.first for place in places], changed)
         self.until = time.monotonic() + self.most_seconds
         for tried in _at_once(places):
-            if not self.late and self.seconds(_chosen(tried), options) < self.seconds(_chosen(kept), options):
-                kept = tried
-        for other in others if any(kept) else ():  # of what is left the compiler may make rings
-            if not self.late and self.seconds(_chosen(kept), other) < self.seconds(_chosen(kept), options):
-                options = other
-        return self._improved(places, kept, options), options
+            kept = kept if self.late else kept.or_faster(tried, changed)
+        for options in (plain, (), self.without, self.early) if any(kept.choice) else ():
+            kept = kept if self.late else kept.or_faster(kept.choice, options)
+        kept = self._improved(places, kept, kept.options if any(kept.choice) else changed)
+        return _chosen(kept.choice), kept.options
 
-    def _improved(
-        self, places: Sequence[Place], kept: list[Place | None], options: Options
-    ) -> tuple[Place, ...]:  # fmt: skip
-        """One place after another otherwise, with the same options, where that is faster than what is kept."""
+    def _known(self, choice: Sequence[Place | None], plain: Options) -> Options:
+        """The options that changed places are compiled with: permutes start early, where the compiler knows how."""
+        early = tuple(sorted({*plain, *self.early}))
+        return early if math.isfinite(self.seconds(_chosen(choice), early)) else plain
 
-        def faster(tried: Sequence[Place | None]) -> bool:
-            return self.seconds(_chosen(tried), options) < self.seconds(_chosen(kept), options)
-
-        sign = 1 if any(kept) else -1
+    def _improved(self, places: Sequence[Place], kept: _Kept, options: Options) -> _Kept:
+        """One place after another otherwise, where that is faster than what is kept."""
+        sign = 1 if any(kept.choice) else -1
         for number in sorted(
             range(len(places)), key=lambda number: (not places[number].as_brought, sign * places[number].gain)
         ):
             ways = places[number].ways
-            now = kept[number]
+            now = kept.choice[number]
             near = ways[::-1] if now is not None and now.is_brought else ways  # those like what is kept are tried first
             for other in (*near, None):
-                if other == kept[number]:
+                if other == kept.choice[number]:
                     continue
                 if self.late:
                     self.notes.append("the time was up before every place had been tried alone: seconds= gives more")
-                    return _chosen(kept)
-                tried = [*kept[:number], other, *kept[number + 1 :]]
-                if faster(tried):
-                    kept = tried
-        return _chosen(kept)
+                    return kept
+                kept = kept.or_faster([*kept.choice[:number], other, *kept.choice[number + 1 :]], options)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The fastest variant so far: in each place what is there, or None where it stays, and the options."""
+
+    search: _Search
+    choice: list[Place | None]
+    options: Options
+
+    @property
+    def seconds(self) -> float:
+        return self.search.seconds(_chosen(self.choice), self.options)
+
+    def or_faster(self, choice: list[Place | None], options: Options) -> _Kept:
+        """Another variant, compiled, if it is faster."""
+        other = _Kept(self.search, choice, options)
+        return other if other.seconds < self.seconds else self
 
 
 def _together(place: Place) -> Place | None:

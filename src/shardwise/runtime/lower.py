@@ -6,6 +6,8 @@ Every map is checked by JAX's own types (`check_vma`): a value that must leave r
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
@@ -260,7 +262,7 @@ class Local:
         """Do every step to this device's shards, in the order of the inputs: the shard of the output, cut back to its sizes."""
         values, kept = {}, dict[str, Any]()
         for (name, _), shard in zip(self.program.inputs, shards, strict=True):
-            values[name] = self.padded_input(shard, self.states[0][name])
+            values[name] = self.padded_input(shard, self.states[0][name]) if self.padded else shard
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
@@ -273,8 +275,8 @@ class Local:
         result, out = self.program.result, values[self.program.output]
         if self.sizes:
             out = out[tuple(slice(self.sizes.get(dim) if not axes else None) for dim, axes in result.dims)]
-        if self.arithmetic.preferred_element_type is not None:  # as jnp.einsum does where nothing is multiplied, too
-            out = out.astype(self.arithmetic.preferred_element_type)
+        if (dtype := self.arithmetic.preferred_element_type) is not None:  # as jnp.einsum does where nothing is multiplied, too
+            out = jax.tree.map(lambda array: array.astype(dtype), out)
         return (out, *(kept[each] for each in self.keeps.values())) if self.keeps else out
 
     def padded_input(self, array: Any, layout: Layout) -> Any:
@@ -287,6 +289,8 @@ class Local:
     def step(self, number: int, layouts: Mapping[str, Layout], invarying: set[str], values: list[Any]) -> Any:
         """Do one step to this device's shards; `invarying` are the axes over which JAX must see the result as equal."""
         step = self.program.steps[number]
+        if any(isinstance(value, tuple) for value in values):
+            return self.apart(number, layouts, invarying, values)
 
         def at(dim: str) -> int:
             return layouts[consumed(step)[0]].names.index(dim)
@@ -343,6 +347,32 @@ class Local:
                 raise AssertionError("the compiler's own is no step of a local function")
             case _:
                 assert_never(step)
+
+    def apart(self, number: int, layouts: Mapping[str, Layout], invarying: set[str], values: list[Any]) -> Any:
+        """Do one step to arrays of which some are several, which would lie side by side along a dimension that nothing moves.
+
+        What is gathered once is multiplied with each; results that are summed along that dimension are added up; else each is
+        an array of its own.
+        """
+        step = self.program.steps[number]
+        count = next(len(value) for value in values if isinstance(value, tuple))
+        groups = [[value[k] if isinstance(value, tuple) else value for value in values] for k in range(count)]
+        several = [isinstance(value, tuple) for value in values]
+        summed = len(values) > 1 and all(several)
+        match step:
+            case GatherEinsum(gather, einsum, way, chunks) if not several[einsum.operands.index(gather.array)]:
+                terms, out = self.terms(einsum, layouts)
+                which, keep = einsum.operands.index(gather.array), number in self.keeps
+                how = {**self.over(gather.axes, way, chunks), **self.numbers, "keep": keep}
+                made = rings.gather_einsums(groups, terms, out, gathered=which, dim=self.names[gather.dim], **how)
+                return (made[:count], made[count]) if keep else made
+            case EinsumScatter(einsum, scatter, way, chunks) if summed:
+                terms, out = self.terms(einsum, layouts)
+                how = {**self.over(scatter.axes, way, chunks), **self.numbers}
+                return rings.einsums_scatter(groups, terms, out, dim=self.names[scatter.dim], **how)
+            case _:
+                made = tuple(self.step(number, layouts, invarying, group) for group in groups)
+                return functools.reduce(operator.add, made) if summed else made
 
     @property
     def tells(self) -> bool:

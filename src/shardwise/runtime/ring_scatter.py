@@ -92,11 +92,13 @@ class _Run:
 
     def partial_sum(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
         """What this device multiplies for one part of one block, added to the sum that arrived; made after `last`."""
-        job, operands = self.job, self.operands
+        job, operands = self.job, list(self.operands)
         total: Any = None
-        if arrived is not None:  # a matmul that waits for the sum takes the addition in
-            operands, arrived, _ = held_back(operands, arrived, last)
-        for wanted, arrays in zip(job.matmuls, operands, strict=True):
+        if arrived is not None and len(operands) > 1:  # all but the last need not wait for it
+            operands[:-1], _ = held_back(operands[:-1], last)
+        for number, (wanted, arrays) in enumerate(zip(job.matmuls, operands, strict=True)):
+            if arrived is not None and number == len(operands) - 1:  # a matmul that waits for the sum takes the addition in
+                (arrays,), arrived, _ = held_back([arrays], arrived, last)
             cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
             new = matmul(cuts, wanted, job.numbers, accumulated=True)
             total = new if total is None else total + new

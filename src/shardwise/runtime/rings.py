@@ -58,21 +58,45 @@ def gather_einsum(
             of three dimensions as they lie; for TPUs.
         keep: give the gathered operand, too, after the result; each of its dimensions is one of the others' or the result's.
     """
-    arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
-    assert not keep or len(all_terms[gathered]) == len(terms[gathered]), "what it alone has is summed before it is sent"
+    how: dict[str, Any] = {"way": way, "chunks": chunks, "unroll": unroll, "save": save, "ordered": ordered, "keep": keep}
+    how |= {"precision": precision, "preferred_element_type": preferred_element_type, "accumulate": accumulate}
+    made = gather_einsums([operands], terms, out_term, gathered=gathered, dim=dim, axes=axes, n=n, **how)
+    return made if keep else made[0]
+
+
+def gather_einsums(
+    groups: Sequence[Sequence[Any]], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, gathered: int, dim: Any,
+    axes: Axes, n: int, way: Way = "bidirectional", chunks: int = 1, unroll: int = 16,
+    precision: Any = None, preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
+    ordered: bool = False, keep: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Gather one array, and multiply every block with what stands beside it in each group: a result of each group.
+
+    It is `gather_einsum` for several matmuls at once, of the same dimensions but of other sizes where only the others and the
+    results have them. Behind the results comes the gathered array, to `keep` it.
+
+    Args:
+        groups: this device's shards of each matmul; operand `gathered` is the same in all.
+    """
     numbers = Numbers(precision, preferred_element_type, accumulate)
-    order = [gathered, *(k for k in range(len(arrays)) if k != gathered)]
-    wanted = LocalMatmul(tuple(all_terms[k] for k in order), tuple(out_term))
-    assert dim in wanted.terms[0], f"operand {gathered} has no dimension {dim}"
-    assert dim in wanted.out or any(dim in term for term in wanted.terms[1:]), f"{dim} is summed alone: sum first, then gather"
+    order = [gathered, *(k for k in range(len(terms)) if k != gathered)]
+    arrays, matmuls = _matmuls(groups, terms, out_term, keep=dim, order=order)
+    assert not keep or len(matmuls[0].terms[0]) == len(terms[gathered]), "what it alone has is summed before it is sent"
+    for wanted in matmuls:
+        assert dim in wanted.terms[0], f"operand {gathered} has no dimension {dim}"
+        summed = any(dim in term for term in wanted.terms[1:])
+        assert dim in wanted.out or summed, f"{dim} is summed alone: sum first, then gather"
     if n == 1:
-        made = matmul([arrays[k] for k in order], wanted, numbers)
-        return (made, arrays[gathered]) if keep else made
-    job = Gather(_ring(axes, n, way), dim, wanted.terms[0], (wanted,), Schedule(way, chunks, unroll, save, ordered), numbers)
-    block, *others = _all_varying([arrays[k] for k in order], job.ring)
+        made = [matmul(each, wanted, numbers) for each, wanted in zip(arrays, matmuls, strict=True)]
+        return (*made, *([arrays[0][0]] if keep else []))
+    schedule = Schedule(way, chunks, unroll, save, ordered)
+    job = Gather(_ring(axes, n, way), dim, matmuls[0].terms[0], matmuls, schedule, numbers)
+    block, *others = _all_varying([arrays[0][0], *(each for group in arrays for each in group[1:])], job.ring)
+    beside = iter(others)
+    factors: list[Sequence[Any]] = [[next(beside) for _ in group[1:]] for group in arrays]
     if keep:
-        return tuple(gather_ring(keeping(job, job.matmuls), block, [others, ()]))
-    return gather_ring(job, block, [others])[0]
+        return tuple(gather_ring(keeping(job, matmuls), block, [*factors, ()]))
+    return tuple(gather_ring(job, block, factors))
 
 
 def einsum_scatter(
@@ -96,14 +120,32 @@ def einsum_scatter(
         ordered: tell the compiler how operands of three dimensions lie (`shardwise.planning.told.operand_orders`); for the
             derivative see `gather_einsum`.
     """
-    arrays, all_terms = _without_lone(operands, terms, out_term, keep=dim)
+    how: dict[str, Any] = {"way": way, "chunks": chunks, "unroll": unroll, "save": save, "ordered": ordered}
+    how |= {"precision": precision, "preferred_element_type": preferred_element_type, "accumulate": accumulate}
+    return einsums_scatter([operands], terms, out_term, dim=dim, axes=axes, n=n, **how)
+
+
+def einsums_scatter(
+    groups: Sequence[Sequence[Any]], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, dim: Any, axes: Axes, n: int,
+    way: Way = "bidirectional", chunks: int = 1, unroll: int = 16, precision: Any = None,
+    preferred_element_type: Any = None, accumulate: Any = None, save: bool = True, ordered: bool = False,
+) -> Any:  # fmt: skip
+    """Multiply each group, sum all results over the devices of a ring, and keep this device's part of `dim`.
+
+    It is `einsum_scatter` of several matmuls whose results are added up, of the same dimensions but of other sizes where they
+    are summed.
+
+    Args:
+        groups: this device's shards of each matmul.
+    """
     numbers = Numbers(precision, preferred_element_type, accumulate)
-    wanted = LocalMatmul(tuple(all_terms), tuple(out_term))
-    assert dim in wanted.out, f"the result has no dimension {dim}"
+    arrays, matmuls = _matmuls(groups, terms, out_term, keep=dim, order=range(len(terms)))
+    assert dim in out_term, f"the result has no dimension {dim}"
     if n == 1:
-        return matmul(arrays, wanted, numbers)
-    job = Scatter(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll, save, ordered), numbers)
-    return scatter_ring(job, [_all_varying(arrays, job.ring)])
+        return sum(matmul(each, wanted, numbers) for each, wanted in zip(arrays, matmuls, strict=True))
+    job = Scatter(_ring(axes, n, way), dim, matmuls, Schedule(way, chunks, unroll, save, ordered), numbers)
+    varying = iter(_all_varying([each for group in arrays for each in group], job.ring))
+    return scatter_ring(job, [[next(varying) for _ in group] for group in arrays])
 
 
 def einsum_gather(
@@ -177,3 +219,22 @@ def _without_lone(
         arrays.append(matmul([array], LocalMatmul((tuple(term),), kept), Numbers()))  # in its dtype, as jnp.einsum does
         found.append(kept)
     return arrays, found
+
+
+def _matmuls(
+    groups: Sequence[Sequence[Any]], terms: Sequence[Sequence[Any]], out: Sequence[Any], keep: Any, order: Sequence[int]
+) -> tuple[list[list[Any]], tuple[LocalMatmul, ...]]:
+    """The operands of each matmul in an order, and what it is; a dimension of which they have other sizes is one of each."""
+    sizes: dict[Any, set[int]] = {}
+    for arrays in groups:
+        for array, term in zip(arrays, terms, strict=True):
+            for dim, size in zip(term, array.shape, strict=True):
+                sizes.setdefault(dim, set()).add(size)
+    found, matmuls = [], []
+    for number, operands in enumerate(groups):
+        own = {dim: dim if len(known) == 1 or dim == keep else (dim, number) for dim, known in sizes.items()}
+        result = [own[dim] for dim in out]
+        arrays, kept = _without_lone(operands, [[own[dim] for dim in term] for term in terms], result, keep)
+        found.append([arrays[k] for k in order])
+        matmuls.append(LocalMatmul(tuple(kept[k] for k in order), tuple(result)))
+    return found, tuple(matmuls)
