@@ -53,6 +53,7 @@ class MatmulPlace:
             on chips whose compiler runs an all-gather by itself.
         as_brought: the same place of a gradient, with operands as other places gather them (it `is_brought`): what is left to
             move is its sum, or another operand; and `as_moved` with operands as the compiler brings them.
+        told: whether its compiler is told how arrays lie in its rings (`shardwise.planning.told`), or lays them as others do.
         seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
     """
@@ -74,6 +75,7 @@ class MatmulPlace:
     as_moved: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
     as_written: MatmulPlace | None = field(default=None, repr=False, compare=False)
     is_brought: bool = False
+    told: bool = True
 
     otherwise = "without overlap"  # what `plain_seconds` are of
 
@@ -132,6 +134,8 @@ class MatmulPlace:
             )
         if self.is_brought:
             lines.append("# a and b as they lie before the matmul, where the function, its compiler or a ring has moved them")
+        if not self.told:
+            lines.append("# here the compiler is not told how arrays lie in rings, as sw.einsum tells it")
         lines += [f"# {describe(step)}" for step in self.program.steps if _is_background(step)]
         how = f'"{self.overlap}"' if self.overlap != "none" else "False"
         exact = f", preferred_element_type={self.task.accumulated!r}" if self.task.accumulated else ""
@@ -169,7 +173,7 @@ class MatmulPlace:
         number = group.index(path)
         if self.looks[number] != looks_of(equation):
             return None
-        arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"])
+        arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"], self.told)
         makers = makers_of(jaxpr)
         names = [name for name, _ in self.program.inputs]
         kept = [None if self.is_padded else kept_layout(self.program, name) for name in names]

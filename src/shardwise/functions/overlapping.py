@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from shardwise.compiled.targets.compiler_flags import Options, flags
 from shardwise.errors import CompileError, ShardwiseError, one_line
 from shardwise.functions.diagnosing import mesh_of
 from shardwise.functions.lookup_places import LookupPlace
+from shardwise.functions.matmul_places import MatmulPlace
 from shardwise.functions.overlapped import Compiled, Overlapped
 from shardwise.functions.replacing import Place, found_places, replacing
 from shardwise.functions.rewriting import rewritten
@@ -60,7 +61,7 @@ def overlap(
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
         seconds: at most, for variants beyond the function as it is (with the compiler's own rings and without),
-            one with every place changed and one with its lookups alone.
+            two with every place changed and one with its lookups alone.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time.
@@ -154,7 +155,7 @@ class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
     Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
-    without, one with every place changed (two, where the first is no faster) and one with its lookups.
+    without, two with every place changed (three, where neither is faster) and one with its lookups.
     """
 
     function: Callable[..., Any]
@@ -201,8 +202,9 @@ class _Search:
         return time.monotonic() >= self.until
 
     def best(self, places: Sequence[Place]) -> Variant:
-        """What is kept: all places are changed, gradients with operands as others bring them or, where that is no faster, as
-        planned alone; lookups alone are; or none is. Then one after another otherwise, if faster.
+        """What is kept: all places are changed, gradients with operands as others bring them, and the compiler told how arrays
+        lie or not; or, where neither is faster, gradients as planned alone; lookups alone are; or none is. Then one after
+        another otherwise, if faster.
         """
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
@@ -210,13 +212,13 @@ class _Search:
         plain = min(((), self.without), key=lambda options: self.seconds((), options))
         changed = self._known(together, plain)
         kept = _Kept(self, none, plain)
-        for tried in (together, *([lookups] if any(lookups) else [])):
+        for tried in (together, _untold(together), *([lookups] if any(lookups) else [])):
             kept = kept.or_faster(tried, changed)
-        if kept.choice is not together:
-            kept = kept.or_faster([place.first for place in places], changed)
+        if None in kept.choice:
+            kept = kept.or_faster(kept.told([place.first for place in places]), changed)
         self.until = time.monotonic() + self.most_seconds
         for tried in _at_once(places):
-            kept = kept if self.late else kept.or_faster(tried, changed)
+            kept = kept if self.late else kept.or_faster(kept.told(tried), changed)
         for options in (plain, (), self.without, self.early) if any(kept.choice) else ():
             kept = kept if self.late else kept.or_faster(kept.choice, options)
         kept = self._improved(places, kept, kept.options if any(kept.choice) else changed)
@@ -237,12 +239,13 @@ class _Search:
             now = kept.choice[number]
             near = ways[::-1] if now is not None and now.is_brought else ways  # those like what is kept are tried first
             for other in (*near, None):
-                if other == kept.choice[number]:
+                tried = kept.told([*kept.choice[:number], other, *kept.choice[number + 1 :]])
+                if tried[number] == kept.choice[number]:
                     continue
                 if self.late:
                     self.notes.append("the time was up before every place had been tried alone: seconds= gives more")
                     return kept
-                kept = kept.or_faster([*kept.choice[:number], other, *kept.choice[number + 1 :]], options)
+                kept = kept.or_faster(tried, options)
         return kept
 
 
@@ -258,10 +261,19 @@ class _Kept:
     def seconds(self) -> float:
         return self.search.seconds(_chosen(self.choice), self.options)
 
+    def told(self, choice: list[Place | None]) -> list[Place | None]:
+        """A choice in which the compiler is told how arrays lie as it is in this one."""
+        return _untold(choice) if any(isinstance(each, MatmulPlace) and not each.told for each in self.choice) else choice
+
     def or_faster(self, choice: list[Place | None], options: Options) -> _Kept:
         """Another variant, compiled, if it is faster."""
         other = _Kept(self.search, choice, options)
         return other if other.seconds < self.seconds else self
+
+
+def _untold(choice: Sequence[Place | None]) -> list[Place | None]:
+    """The same places, with arrays in rings laid as the compiler lays others."""
+    return [replace(place, told=False) if isinstance(place, MatmulPlace) else place for place in choice]
 
 
 def _together(place: Place) -> Place | None:

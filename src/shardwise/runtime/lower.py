@@ -52,10 +52,11 @@ from shardwise.steps import (
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How matmuls are computed: as `jnp.einsum` takes them."""
+    """How matmuls are computed: as `jnp.einsum` takes them, and whether TPU compilers are told how arrays lie in memory."""
 
     precision: Any = None
     preferred_element_type: Any = None
+    told: bool = True
 
 
 def lower(
@@ -377,7 +378,7 @@ class Local:
     @property
     def tells(self) -> bool:
         """Whether the compiler is told what TPUs' are (`shardwise.planning.told`)."""
-        return self.kind.startswith("TPU")
+        return self.arithmetic.told and self.kind.startswith("TPU")
 
     def over(self, axes: Axes, way: Way, chunks: int) -> dict[str, Any]:
         """How a ring goes over mesh axes."""
