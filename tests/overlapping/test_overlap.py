@@ -111,7 +111,7 @@ def test_without_the_rings_of_the_compiler_where_that_is_faster(gained: float, m
     assert bool(found.changes) == (gained == 1)
     assert f"compiled with {overlapping.OWN_RINGS}=1000000" in str(found)
     assert f"# jax.jit(..., compiler_options={found.compiler_options})" in found.code()
-    assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == (3 if gained == 1 else 4)
+    assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == (4 if gained == 1 else 5)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -126,6 +126,20 @@ def test_permutes_start_early_where_the_compiler_knows_how_and_that_is_faster(kn
     found = sw.overlap(step, *arguments(), on=ON, seconds=0)
     assert found.changes
     assert found.compiler_options == ({overlapping.PERMUTES_EARLY: "true"} if known else {})
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+@pytest.mark.parametrize("gained", [-1, 1])
+def test_arrays_in_rings_lie_as_the_compiler_lays_others_where_that_is_faster(gained: int, seconds: float, monkeypatch):
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        search.compiled[kept, options] = None
+        return 100.0 - len(kept) - 0.1 * gained * sum(not place.told for place in kept)
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    found = sw.overlap(step, *arguments(), on=ON, seconds=seconds)
+    assert found.changes
+    assert {place.told for place in found.changes} == {gained < 0}
+    assert ("the compiler is not told how arrays lie" in found.code()) == (gained > 0)
 
 
 @pytest.mark.parametrize("name", [overlapping.OWN_RINGS, overlapping.PERMUTES_EARLY])
