@@ -192,6 +192,8 @@ class _Planning:
         dtype = posed.accumulated or posed.dtype
         far, apart = (in_background(each.program, posed.sizes, dtype, gathers=True) for each in (planned.best, planned.plain))
         for program in dict.fromkeys((far, *planned.programs, apart)):
+            if place.joint is not None and not place.joint.divides(program):
+                continue
             if program.overlaps or not any(map(moved_axes, program.steps)):
                 yield replace(
                     place, task=planned.task, candidate=planned.best, program=program, programs=(program,), gathering=None,
