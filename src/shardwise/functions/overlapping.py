@@ -80,7 +80,8 @@ def overlap(
         places, left = found_places(function, args, on, where, chip)
     except NoPassesError as error:
         return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
-    search = _Search(function, args, on, where, seconds, *(_suggested(name, on, where) for name in (OWN_RINGS, PERMUTES_EARLY)))
+    without, early = (_suggested(name, on, where) for name in (OWN_RINGS, PERMUTES_EARLY))
+    search = _Search(function, args, on, where, seconds, without, early)
     search.seconds(())
     kept, options = search.best(places) if places or left else ((), ())
     dropped = [place for place in places if not any(place.paths == each.paths for each in kept)]

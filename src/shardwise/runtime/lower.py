@@ -364,12 +364,12 @@ class Local:
             case GatherEinsum(gather, einsum, way, chunks) if not several[einsum.operands.index(gather.array)]:
                 terms, out = self.terms(einsum, layouts)
                 which, keep = einsum.operands.index(gather.array), number in self.keeps
-                how = {**self.over(gather.axes, way, chunks), **self.numbers, "keep": keep}
+                how: dict[str, Any] = {**self.over(gather.axes, way, chunks), **self.numbers, "keep": keep}
                 made = rings.gather_einsums(groups, terms, out, gathered=which, dim=self.names[gather.dim], **how)
                 return (made[:count], made[count]) if keep else made
             case EinsumScatter(einsum, scatter, way, chunks) if summed:
                 terms, out = self.terms(einsum, layouts)
-                how = {**self.over(scatter.axes, way, chunks), **self.numbers}
+                how = self.over(scatter.axes, way, chunks) | self.numbers
                 return rings.einsums_scatter(groups, terms, out, dim=self.names[scatter.dim], **how)
             case _:
                 made = tuple(self.step(number, layouts, invarying, group) for group in groups)
