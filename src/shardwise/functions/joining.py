@@ -68,7 +68,7 @@ class Part:
     @property
     def width(self) -> int:
         """Of the joint dimension, over all devices."""
-        return math.prod(self.sizes[place] for place in self.permutation[self.at : self.at + self.count])
+        return self._joint(self.sizes)
 
     def joined(self, shard: Any) -> Any:
         transposed = jnp.transpose(shard, self.permutation)
@@ -81,8 +81,10 @@ class Part:
 
     def local_width(self, mesh: Any) -> int:
         """How much of the joint dimension one device has of it."""
-        local = self.shard_shape(mesh)
-        return math.prod(local[place] for place in self.permutation[self.at : self.at + self.count])
+        return self._joint(self.shard_shape(mesh))
+
+    def _joint(self, shape: Sequence[int]) -> int:
+        return math.prod(shape[place] for place in self.permutation[self.at : self.at + self.count])
 
     def parted(self, block: Any, mesh: Any) -> Any:
         local = self.shard_shape(mesh)

@@ -211,7 +211,7 @@ class _Search:
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
         together = [*map(_together, places)]
         plain = min(((), self.without), key=lambda options: self.seconds((), options))
-        changed = self._known(together, plain)
+        changed = self._known(together, plain) if places else plain
         kept = _Kept(self, none, plain)
         for tried in (together, _untold(together), *([lookups] if any(lookups) else [])):
             kept = kept.or_faster(tried, changed)

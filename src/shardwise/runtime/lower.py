@@ -267,7 +267,8 @@ class Local:
         for number, step in enumerate(self.program.steps):
             taken = [values.pop(name) for name in consumed(step)]
             with jax.named_scope(scope(number + 1, step)):
-                made = self.step(number, self.states[number], self.invarying[number], taken)
+                do = self.apart if any(isinstance(value, tuple) for value in taken) else self.step
+                made = do(number, self.states[number], self.invarying[number], taken)
                 if number in self.keeps:
                     made, kept[self.keeps[number]] = made if isinstance(step, GatherEinsum) else (made, made)
                 for name in waiting(self.program, number) if self.tells else ():
@@ -290,8 +291,6 @@ class Local:
     def step(self, number: int, layouts: Mapping[str, Layout], invarying: set[str], values: list[Any]) -> Any:
         """Do one step to this device's shards; `invarying` are the axes over which JAX must see the result as equal."""
         step = self.program.steps[number]
-        if any(isinstance(value, tuple) for value in values):
-            return self.apart(number, layouts, invarying, values)
 
         def at(dim: str) -> int:
             return layouts[consumed(step)[0]].names.index(dim)

@@ -7,6 +7,8 @@ add in the same order: see `gather_einsum`.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,7 +144,7 @@ def einsums_scatter(
     arrays, matmuls = _matmuls(groups, terms, out_term, keep=dim, order=range(len(terms)))
     assert dim in out_term, f"the result has no dimension {dim}"
     if n == 1:
-        return sum(matmul(each, wanted, numbers) for each, wanted in zip(arrays, matmuls, strict=True))
+        return functools.reduce(operator.add, (matmul(each, made, numbers) for each, made in zip(arrays, matmuls, strict=True)))
     job = Scatter(_ring(axes, n, way), dim, matmuls, Schedule(way, chunks, unroll, save, ordered), numbers)
     varying = iter(_all_varying([each for group in arrays for each in group], job.ring))
     return scatter_ring(job, [[next(varying) for _ in group] for group in arrays])
