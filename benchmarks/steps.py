@@ -108,6 +108,7 @@ def _measured(step: Any, args: Any, target: str, seconds: float, options: dict[s
         "left": len(found.left),
         "compiler_options": found.compiler_options,
         "variants": found.tried,
+        "seconds": seconds,
         "took": time.perf_counter() - began,
         "versions": versions(target),
     }

@@ -79,6 +79,16 @@ def kept_layout(program: Program, array: str) -> Layout | None:
     return Program(program.mesh, ((array, given),), gathers, array).result
 
 
+def gathered_by(step: Step) -> tuple[str, ...]:
+    """The array that a step gathers, and does nothing else to: by a collective or by permutes."""
+    match step:
+        case AllGather(name):
+            return (name,)
+        case EinsumGather(Einsum((name,), made)) if name == made:
+            return (name,)
+    return ()
+
+
 def gathers_of(program: Program, array: str) -> dict[int, AllGather]:
     """The gathers of an input before anything else happens to it, by the numbers of their steps: by themselves or in a ring."""
     found: dict[int, AllGather] = {}
@@ -93,3 +103,48 @@ def gathers_of(program: Program, array: str) -> dict[int, AllGather]:
             case _ if array in (touched(step), *consumed(step)):
                 break
     return found
+
+
+def ring_of(program: Program, array: str) -> GatherEinsum | None:
+    """The ring that gathers an input for its matmul, where nothing else moves it before; None where there is none."""
+    match list(gathers_of(program, array)):
+        case [number] if isinstance(step := program.steps[number], GatherEinsum) and program.mesh.extent(step.gather.axes) > 1:
+            return step
+    return None
+
+
+def before_gathers(program: Program) -> tuple[Program, Program]:
+    """A program up to where nothing but gathers of its result follow, and those.
+
+    >>> from shardwise.mesh import Mesh
+    >>> inputs = (("A", Layout.parse("I_x, J")), ("B", Layout.parse("J, K")))
+    >>> steps = Einsum(("A", "B"), "C", ("I", "K")), AllGather("C", "I", ("x",))
+    >>> [len(part.steps) for part in before_gathers(Program(Mesh.parse("x=2"), inputs, steps, "C"))]
+    [1, 1]
+    """
+    count = len(program.steps)
+    while count and program.output in gathered_by(program.steps[count - 1]):
+        count -= 1
+    first = Program(program.mesh, program.inputs, program.steps[:count], program.output)
+    return first, Program(program.mesh, ((program.output, first.result),), program.steps[count:], program.output)
+
+
+def takes_parts(program: Program, array: str, dim: str) -> bool:
+    """Whether a program does the same to every part of an input along a dimension, and moves nothing that all parts share.
+
+    >>> from shardwise.mesh import Mesh
+    >>> inputs = (("A", Layout.parse("E, I_x, J")), ("B", Layout.parse("E, I_x, K")))
+    >>> from shardwise.steps import ReduceScatter
+    >>> steps = Einsum(("A", "B"), "C", ("E", "J", "K")), ReduceScatter("C", "J", ("x",))
+    >>> [takes_parts(Program(Mesh.parse("x=2"), inputs, steps, "C"), "A", dim) for dim in "EIJ"]
+    [True, False, False]
+    """
+    states = program.states()
+    whole = all(not layout.axes_of(dim) for state in states for layout in state.values() if dim in layout.names)
+    shared = (
+        name
+        for state, step in zip(states, program.steps, strict=False) if moved_axes(step)
+        for name in consumed(step) if dim not in state[name].names
+    )  # fmt: skip
+    has = dim in dict(program.inputs)[array].names and dim in program.result.names
+    return has and whole and not program.result.unreduced and not any(shared)

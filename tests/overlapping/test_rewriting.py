@@ -197,3 +197,54 @@ def test_what_takes_an_array_comes_after_what_brings_it_unless_that_needs_it_or_
     first, second = rewritten(function, replacement)(a, b)
     np.testing.assert_allclose(first, (3 if is_given else 1) * a @ b, rtol=1e-5)
     np.testing.assert_allclose(second, function(a, b)[1], rtol=1e-5)
+
+
+EXPERTS, MODEL, HIDDEN = 8, 32, 64
+
+
+def experts(weights: Any, x: Any) -> Any:
+    dealt = constrained(x.reshape(x.shape[0], EXPERTS, -1, x.shape[-1]), "x", "y")
+    hidden = constrained(jnp.tanh(jnp.einsum("becd,edf->becf", dealt, weights["up"])), "x", None, None, "y")
+    return (constrained(jnp.einsum("becf,efd->becd", hidden, weights["down"]), "x", "y") ** 2).sum()
+
+
+def constrained(array: Any, *spec: Any) -> Any:
+    return jax.lax.with_sharding_constraint(array, jax.P(*spec))
+
+
+@pytest.mark.parametrize(("stored", "axes"), [(None, "x=2, y=4"), ("x", "x=4, y=2"), (None, "x=4, y=2")])
+@pytest.mark.parametrize("forced", ["ring", "bidirectional"])
+def test_gradients_of_experts_take_what_a_ring_brings_in_parts(stored: Any, axes: str, forced: str, monkeypatch):
+    """Weights gathered over x or not, so that gradients are scattered or summed: the same, and so is what is derived of them."""
+    monkeypatch.setattr(background, "LEAST_BYTES", 0)
+    mesh, numbers = mesh_of(axes), np.random.default_rng(0)
+
+    def put(shape: Any, *spec: Any) -> Any:
+        return jax.device_put(numbers.normal(size=shape).astype(np.float32) / 8, NamedSharding(mesh, jax.P(*spec)))
+
+    weights = {"up": put((EXPERTS, MODEL, HIDDEN), None, stored, "y"), "down": put((EXPERTS, HIDDEN, MODEL), None, "y", stored)}
+    args = weights, put((8, 32, MODEL), "x", "y")
+
+    def step(weights: Any, x: Any) -> Any:
+        return jax.tree.map(lambda weight, gradient: weight - gradient / 8, weights, jax.grad(experts)(weights, x))
+
+    def bent(function: Any) -> Any:
+        return jax.grad(lambda *args: sum((each**2).sum() for each in jax.tree.leaves(function(*args))))
+
+    with jax.set_mesh(mesh):
+        found = places(step, args, mesh, forced)
+        wanted = [jax.jit(step)(*args), jax.jit(bent(step))(*args)]
+        seen = set()
+        for number in range(max(len(each.as_brought) for each in found)):
+            whole = [each.as_brought[min(number, len(each.as_brought) - 1)] if each.as_brought else each for each in found]
+            parted = [each.in_parts or each for each in whole]
+            if parted == whole:
+                continue
+            seen |= {each.program for each in parted if each.parts_of}
+            whole, parted = (rewritten(step, replacing(each, mesh)) for each in (whole, parted))
+            texts = [jax.jit(each).lower(*args).as_text() for each in (whole, parted)]
+            assert texts[0].count("dot_general") < texts[1].count("dot_general")
+            made = [jax.jit(parted)(*args), jax.jit(bent(parted))(*args)]
+            for got, right in zip(jax.tree.leaves(made), jax.tree.leaves(wanted), strict=True):
+                np.testing.assert_allclose(np.asarray(got), np.asarray(right), rtol=2e-4, atol=2e-5)
+        assert len(seen) > 1

@@ -79,7 +79,10 @@ class LookupPlace:
     def first(self) -> LookupPlace:
         return self.ways[0]
 
-    furthest = first
+    @property
+    def furthest(self) -> LookupPlace:
+        """With gathers by permutes, where there are any."""
+        return self.ways[-1]
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -252,8 +255,10 @@ def _planned(posed: _Posed, where: Where, forced: bool) -> tuple[float, tuple[Lo
     best = planner.fastest(choices, plain.seconds if posed.there in choices or not forced else math.inf)
     if best is None or not (forced or best.seconds < plain.seconds):
         return "nothing less need move"
-    behind = replace(best, result=in_background(best.result, task.sizes, task.dtype))
-    return plain.seconds, tuple(dict.fromkeys((best, behind)))
+    costs = planner.prices(_Move(task.arrays[2], task.arrays[2].layout, task.arrays[2].layout, task.dtype))
+    behind = replace(best, result=in_background(best.result, task.sizes, costs))
+    given, result = (in_background(each, task.sizes, costs, gathers=True) for each in (best.given, best.result))
+    return plain.seconds, tuple(dict.fromkeys((best, behind, replace(best, given=given, result=result))))
 
 
 def _assignments(task: Lookup) -> Iterator[dict[str, Axes]]:
@@ -349,11 +354,14 @@ class _Planner:
             return known[1]
         for layout in (move.before, move.after):
             layout.shard_shape(self.task.sizes, self.task.mesh)
+        state, wanted = state_of(move.before), state_of(move.after)
+        return moving_floor(self.prices(move), self.task.sizes, move.before.names, state, wanted)
+
+    def prices(self, move: _Move) -> Costs:
+        """The prices of steps that move an array of its dtype."""
         if move.dtype not in self.costs:
             self.costs[move.dtype] = costs_of(self._problem(move))
-        return moving_floor(
-            self.costs[move.dtype], self.task.sizes, move.before.names, state_of(move.before), state_of(move.after)
-        )
+        return self.costs[move.dtype]
 
     def _problem(self, move: _Move) -> Problem:
         name, sizes = move.operand.name, {dim: self.task.sizes[dim] for dim in move.before.names}

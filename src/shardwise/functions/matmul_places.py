@@ -19,6 +19,7 @@ from shardwise.notation import sizes_padded_on
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
 from shardwise.program import Program
+from shardwise.runtime.arriving import Arriving
 from shardwise.steps import EinsumGather, EinsumScatter, Fused, Step, describe
 
 
@@ -53,6 +54,8 @@ class MatmulPlace:
             on chips whose compiler runs an all-gather by itself.
         as_brought: the same place of a gradient, with operands as other places gather them (it `is_brought`): what is left to
             move is its sum, or another operand; and `as_moved` with operands as the compiler brings them.
+        parts_of: the operand that such a place takes as the parts that arrive, where a ring brings it: what each gives is
+            summed while the next is on its way; `in_parts` is the same place so, if its result has the gathered dimension.
         told: whether its compiler is told how arrays lie in its rings (`shardwise.planning.told`), or lays them as others do.
         seconds: of the candidate each time; `plain_seconds` of the best without a transfer behind matmuls. Both modelled.
         times: how often all of them run in one call.
@@ -75,6 +78,8 @@ class MatmulPlace:
     as_moved: tuple[MatmulPlace, ...] = field(default=(), repr=False, compare=False)
     as_written: MatmulPlace | None = field(default=None, repr=False, compare=False)
     is_brought: bool = False
+    in_parts: MatmulPlace | None = field(default=None, repr=False, compare=False)
+    parts_of: str = ""
     told: bool = True
 
     otherwise = "without overlap"  # what `plain_seconds` are of
@@ -92,7 +97,9 @@ class MatmulPlace:
     def ways(self) -> tuple[MatmulPlace, ...]:
         """Each of the programs in their place."""
         found = tuple(replace(self, program=program) for program in self.programs)
-        return (*found, *(() if self.as_written is None else self.as_written.ways), *self.as_moved, *self.as_brought)
+        in_parts = (each.in_parts for each in self.as_brought if each.in_parts is not None)
+        written = () if self.as_written is None else self.as_written.ways
+        return (*found, *written, *self.as_moved, *in_parts, *self.as_brought)
 
     @property
     def first(self) -> MatmulPlace | None:
@@ -134,6 +141,8 @@ class MatmulPlace:
             )
         if self.is_brought:
             lines.append("# a and b as they lie before the matmul, where the function, its compiler or a ring has moved them")
+        if self.parts_of:
+            lines.append(f"# {self.parts_of.lower()} as the parts that a ring brings: what each gives is summed at once")
         if not self.told:
             lines.append("# here the compiler is not told how arrays lie in rings, as sw.einsum tells it")
         lines += [f"# {describe(step)}" for step in self.program.steps if _is_background(step)]
@@ -144,8 +153,11 @@ class MatmulPlace:
     def takes(self, path: Path, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn]) -> dict[int, Brought]:
         """By the side of an operand, how a place that `is_brought` takes it; nothing of others."""
         number = next(group for group in self.groups if path in group).index(path)
-        layouts = [layout for _, layout in self.program.inputs]
-        return self._brought(number, equation, makers, layouts) if self.is_brought else {}
+        if not self.is_brought:
+            return {}
+        names, layouts = zip(*self.program.inputs, strict=True)
+        found = self._brought(number, equation, makers, layouts)
+        return {side: each._replace(in_parts=names[side] == self.parts_of) for side, each in found.items()}
 
     def _brought(
         self, number: int, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn], layouts: Sequence[Layout | None]
@@ -153,7 +165,7 @@ class MatmulPlace:
         """The operands that the whole place has as one of its matmuls does, by their side, and how they lie in `layouts`."""
         sides = zip(self.orders[number].roots(equation, makers), layouts, self.joined, strict=True)
         return {
-            side: (root, tuple(axes for _, axes in layout.dims))
+            side: Brought(root, tuple(axes for _, axes in layout.dims))
             for side, (root, layout, parts) in enumerate(sides)
             if parts is None and layout is not None and not isinstance(root, Literal)
         }
@@ -166,8 +178,9 @@ class MatmulPlace:
         Args:
             wanted: what others in the jaxpr take as this may bring it.
         """
+        from shardwise.runtime.arriving import Arrived
         from shardwise.runtime.execute import planned_function
-        from shardwise.runtime.lower import Arithmetic, lower, lower_keeping
+        from shardwise.runtime.lower import Arithmetic, lower, lower_by_parts, lower_keeping
 
         group = next(group for group in self.groups if path in group)
         number = group.index(path)
@@ -175,9 +188,7 @@ class MatmulPlace:
             return None
         arithmetic = Arithmetic(equation.params["precision"], equation.params["preferred_element_type"], self.told)
         makers = makers_of(jaxpr)
-        names = [name for name, _ in self.program.inputs]
-        kept = [None if self.is_padded else kept_layout(self.program, name) for name in names]
-        gives = {names[side]: each for side, each in self._brought(number, equation, makers, kept).items() if each in wanted}
+        gives, arrives = self._gives(number, equation, makers, wanted)
 
         def run(*arrays: Any, brought: tuple[int, ...] = ()) -> Sequence[Any]:
             """All results, and what others want."""
@@ -189,18 +200,43 @@ class MatmulPlace:
                 taken[place] = array
 
             def alone(*operands: Any) -> Any:
+                if any(isinstance(operand, Arrived) for operand in operands):
+                    return lower_by_parts(self.program, on, arithmetic)(*operands)
                 if not gives and self.joint is not None:
                     return lower(self.program, on, arithmetic)(*operands)
                 if not gives:
                     return planned_function(self.task, self.program, on, arithmetic)(*operands)
-                made, *gathered = lower_keeping(self.program, tuple(gives), on, arithmetic)(*operands)
-                shared.extend(gathered)
+                names = tuple(dict.fromkeys(gives.values()))
+                made, *gathered = lower_keeping(self.program, names, on, arithmetic, arrives)(*operands)
+                found = dict(zip(names, gathered, strict=True))
+                found |= {name: Arrived(found[name], how) for name, how in arrives.items()}
+                shared.extend(found[name] for name in gives.values())
                 return made
 
             made = (alone(*taken),) if self.joint is None else self.joint.computed(alone, on, self.task.mesh)(*taken)
             return *(orders.given(each) for orders, each in zip(self.orders, made, strict=True)), *shared
 
-        return Together(group, run, self.takes(path, equation, makers), tuple(gives.values()))
+        return Together(group, run, self.takes(path, equation, makers), tuple(gives))
+
+    def _gives(
+        self, number: int, equation: JaxprEqn, makers: Mapping[Any, JaxprEqn], wanted: frozenset[Brought]
+    ) -> tuple[dict[Brought, str], dict[str, Arriving]]:  # fmt: skip
+        """The operands that one of the matmuls brings for others, by what these take; and how those arrive that are in parts.
+
+        An operand that some take whole, and others in parts, is given whole.
+        """
+        from shardwise.runtime.arriving import arriving
+
+        gives, arrives = dict[Brought, str](), dict[str, Arriving]()
+        names = [name for name, _ in self.program.inputs] if not self.parts_of else []
+        kept = [None if self.is_padded else kept_layout(self.program, name) for name in names]
+        for side, whole in self._brought(number, equation, makers, kept).items() if names else ():
+            either = [each for each in (whole, whole._replace(in_parts=True)) if each in wanted]
+            gives |= dict.fromkeys(either, names[side])
+            how = arriving(self.program, names[side], whole.var.aval.shape) if either and whole not in wanted else None
+            if how is not None:
+                arrives[names[side]] = how
+        return gives, arrives
 
     @property
     def is_padded(self) -> bool:

@@ -12,7 +12,7 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from shardwise.compiled.facts import Line
-from shardwise.dataflow import kept_layout
+from shardwise.dataflow import kept_layout, ring_of, takes_parts
 from shardwise.errors import ShardwiseError, one_line
 from shardwise.functions.background import in_background
 from shardwise.functions.joining import Group, Joint, Member, groups, joint_of
@@ -24,7 +24,7 @@ from shardwise.intent.flowgraph import Graph, root_of
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, sizes_padded_on
-from shardwise.planning.problem import Problem, problem
+from shardwise.planning.problem import Problem, costs_of, problem
 from shardwise.planning.ranking import Candidate, Ranking, ranking
 from shardwise.program import Program
 from shardwise.steps import moved_axes
@@ -65,7 +65,16 @@ class _Seen:
     member: Member
 
 
-Given = Mapping[tuple[Path, Any], tuple[Axes, ...]]  # how a variable of a jaxpr lies when a place has gathered it
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """How a variable lies when a place has gathered it; and along which dimension one ring alone does so, over which axes."""
+
+    axes: tuple[Axes, ...]
+    at: int | None
+    over: Axes
+
+
+Given = Mapping[tuple[Path, Any], _Given]
 
 
 def matmul_places(
@@ -157,21 +166,21 @@ class _Planning:
 
     def with_brought(self) -> Iterator[MatmulPlace]:
         """The places, gradients with what they are where others bring operands."""
-        before: dict[tuple[Path, Any], tuple[Axes, ...]] = {}  # by what is no gradient
-        beside: dict[tuple[Path, Any], tuple[Axes, ...]] = {}  # by gradients that are not summed, for those that are
+        before: dict[tuple[Path, Any], _Given] = {}  # by what is no gradient
+        beside: dict[tuple[Path, Any], _Given] = {}  # by gradients that are not summed, for those that are
         for key, place in self.places.items():
             for seen in self.stand[key]:
                 given = beside if seen[0].is_gradient else before
-                for root, axes in _gathered(place, seen[0]).items() if seen[0].moved is None else ():
-                    given.setdefault((seen[0].path[:-1], root), axes)
+                for root, gathered in _gathered(place, seen[0]).items() if seen[0].moved is None else ():
+                    given.setdefault((seen[0].path[:-1], root), gathered)
         for key, place in self.places.items():
             first = self.stand[key][0][0]
             given = before if first.moved is None else beside | before
-            brought = _brought(place, first, given) if first.is_gradient else None
+            sides = _sides(place, first, given)
+            brought = _brought(place, first, sides) if first.is_gradient else None
             moved = None if first.moved is None or place.joint is not None else _with_operands(place, first, first.moved)
-            as_brought, as_moved = (
-                () if posed is None else tuple(self._as_brought(posed, place)) for posed in (brought, moved)
-            )
+            as_brought = () if brought is None else tuple(_in_parts(each, sides) for each in self._as_brought(brought, place))
+            as_moved = () if moved is None else tuple(self._as_brought(moved, place))
             yield replace(place, as_brought=as_brought, as_moved=() if brought == moved else as_moved)
 
     def _as_written(self, each: _Seen, place: MatmulPlace) -> MatmulPlace | None:
@@ -189,8 +198,8 @@ class _Planning:
         planned = self.planned(posed)
         if isinstance(planned, str):
             return
-        dtype = posed.accumulated or posed.dtype
-        far, apart = (in_background(each.program, posed.sizes, dtype, gathers=True) for each in (planned.best, planned.plain))
+        costs = costs_of(planned.task)
+        far, apart = (in_background(each.program, posed.sizes, costs, gathers=True) for each in (planned.best, planned.plain))
         for program in dict.fromkeys((far, *planned.programs, apart)):
             if place.joint is not None and not place.joint.divides(program):
                 continue
@@ -201,28 +210,44 @@ class _Planning:
                 )  # fmt: skip
 
 
-def _gathered(place: MatmulPlace, seen: _Seen) -> dict[Any, tuple[Axes, ...]]:
+def _gathered(place: MatmulPlace, seen: _Seen) -> dict[Any, _Given]:
     """The variables that a place may gather for others, and how they lie then."""
-    found: dict[Any, tuple[Axes, ...]] = {}
+    found: dict[Any, _Given] = {}
     for program in place.programs:
         for (name, _), root, parts in zip(program.inputs, seen.roots, place.joined, strict=True):
             layout = kept_layout(program, name)
             if layout is not None and parts is None and not isinstance(root, Literal):
-                found.setdefault(root, tuple(axes for _, axes in layout.dims))
+                ring = ring_of(program, name)
+                at, over = (None, ()) if ring is None else (layout.names.index(ring.gather.dim), ring.gather.axes)
+                found.setdefault(root, _Given(tuple(axes for _, axes in layout.dims), at, over))
     return found
 
 
-def _brought(place: MatmulPlace, seen: _Seen, given: Given) -> _Posed | None:
-    """What a gradient poses with operands as other places give them; None where they give none."""
-    sides = [
+def _sides(place: MatmulPlace, seen: _Seen, given: Given) -> list[_Given | None]:
+    """How other places give each operand of one; None of what they do not."""
+    return [
         None if parts is not None or isinstance(root, Literal) else given.get((seen.path[:-1], root))
         for root, parts in zip(seen.roots, place.joined, strict=True)
     ]
+
+
+def _brought(place: MatmulPlace, seen: _Seen, sides: Sequence[_Given | None]) -> _Posed | None:
+    """What a gradient poses with operands as other places give them; None where they give none."""
     layouts = [
-        operand.layout if axes is None else Layout(tuple(zip(operand.layout.names, axes, strict=True)))
-        for operand, axes in zip(place.task.equation.operands, sides, strict=True)
+        operand.layout if given is None else Layout(tuple(zip(operand.layout.names, given.axes, strict=True)))
+        for operand, given in zip(place.task.equation.operands, sides, strict=True)
     ]
     return _with_operands(place, seen, layouts)
+
+
+def _in_parts(place: MatmulPlace, sides: Sequence[_Given | None]) -> MatmulPlace:
+    """With the same place that takes an operand in parts, where a ring may bring it so and each gives a part of the result."""
+    for (name, layout), given in zip(place.program.inputs, sides, strict=True):
+        if given is None or given.at is None or place.joint is not None or place.is_padded:
+            continue
+        if takes_parts(place.program, name, layout.names[given.at]) and set(given.over) <= set(place.program.result.axes):
+            return replace(place, in_parts=replace(place, parts_of=name))
+    return place
 
 
 def _with_operands(place: MatmulPlace, seen: _Seen, layouts: Sequence[Layout]) -> _Posed | None:
@@ -326,10 +351,10 @@ def _planned(posed: _Posed, mesh: Mesh, where: Where, forced: str) -> _Planned |
         best, plain = _fastest(ranking(task)), ranking(problem(*given, overlap=False)).best
     except ShardwiseError as error:
         return one_line(str(error).split("\n")[0])
-    compiler, dtype = task.hardware.compiler, posed.accumulated or posed.dtype
-    found, gathering = [in_background(best.program, posed.sizes, dtype), best.program], None
+    compiler, costs = task.hardware.compiler, costs_of(task)
+    found, gathering = [in_background(best.program, posed.sizes, costs), best.program], None
     if compiler is not None and not compiler.gathers_ahead.value:
-        ahead = in_background(best.program, posed.sizes, dtype, gathers=True)
+        ahead = in_background(best.program, posed.sizes, costs, gathers=True)
         gathering = ahead if ahead not in found else None
         found.append(ahead)
     return _Planned(task, best, plain, tuple(each for each in dict.fromkeys(found) if each.overlaps), gathering)

@@ -61,7 +61,7 @@ def overlap(
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
         seconds: at most, for variants beyond the function as it is (with the compiler's own rings and without),
-            two with every place changed and one with its lookups alone.
+            two with every place changed, one more where rings bring operands in parts, and one with its lookups alone.
 
     Raises:
         CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time.
@@ -156,7 +156,8 @@ class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
     Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
-    without, two with every place changed (three, where neither is faster) and one with its lookups.
+    without, two with every place changed (three, where neither is faster), one with operands in parts where rings bring such,
+    and one with its lookups.
     """
 
     function: Callable[..., Any]
@@ -203,9 +204,9 @@ class _Search:
         return time.monotonic() >= self.until
 
     def best(self, places: Sequence[Place]) -> Variant:
-        """What is kept: all places are changed, gradients with operands as others bring them, and the compiler told how arrays
-        lie or not; or, where neither is faster, gradients as planned alone; lookups alone are; or none is. Then one after
-        another otherwise, if faster.
+        """What is kept: all places are changed, gradients with operands as others bring them, whole or in parts, and the
+        compiler told how arrays lie or not; or, where neither is faster, gradients as planned alone; lookups alone are; or none
+        is. Then one after another otherwise, if faster.
         """
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
@@ -215,11 +216,15 @@ class _Search:
         kept = _Kept(self, none, plain)
         for tried in (together, _untold(together), *([lookups] if any(lookups) else [])):
             kept = kept.or_faster(tried, changed)
+        if (in_parts := _in_parts(kept.choice)) != kept.choice:
+            kept = kept.or_faster(in_parts, changed)
         if None in kept.choice:
-            kept = kept.or_faster(kept.told([place.first for place in places]), changed)
+            kept = kept.or_faster(kept.alike([place.first for place in places]), changed)
         self.until = time.monotonic() + self.most_seconds
+        for tried in (_in_parts(together), _untold(_in_parts(together))):
+            kept = kept if self.late else kept.or_faster(tried, changed)
         for tried in _at_once(places):
-            kept = kept if self.late else kept.or_faster(kept.told(tried), changed)
+            kept = kept if self.late else kept.or_faster(kept.alike(tried), changed)
         for options in (plain, (), self.without, self.early) if any(kept.choice) else ():
             kept = kept if self.late else kept.or_faster(kept.choice, options)
         kept = self._improved(places, kept, kept.options if any(kept.choice) else changed)
@@ -266,6 +271,11 @@ class _Kept:
         """A choice in which the compiler is told how arrays lie as it is in this one."""
         return _untold(choice) if any(isinstance(each, MatmulPlace) and not each.told for each in self.choice) else choice
 
+    def alike(self, choice: list[Place | None]) -> list[Place | None]:
+        """A choice that is told as this one, and in which operands come in parts if they do in this one."""
+        in_parts = any(isinstance(each, MatmulPlace) and each.parts_of for each in self.choice)
+        return self.told(_in_parts(choice) if in_parts else choice)
+
     def or_faster(self, choice: list[Place | None], options: Options) -> _Kept:
         """Another variant, compiled, if it is faster."""
         other = _Kept(self.search, choice, options)
@@ -275,6 +285,14 @@ class _Kept:
 def _untold(choice: Sequence[Place | None]) -> list[Place | None]:
     """The same places, with arrays in rings laid as the compiler lays others."""
     return [replace(place, told=False) if isinstance(place, MatmulPlace) else place for place in choice]
+
+
+def _in_parts(choice: Sequence[Place | None]) -> list[Place | None]:
+    """The same places, with operands as the parts that a ring brings where there are such."""
+    return [
+        replace(place.in_parts, told=place.told) if isinstance(place, MatmulPlace) and place.in_parts is not None else place
+        for place in choice
+    ]
 
 
 def _together(place: Place) -> Place | None:

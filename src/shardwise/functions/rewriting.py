@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
@@ -27,8 +27,15 @@ ENTERED = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "rema
 _SAME = frozenset({"sharding_constraint", "reshard"})  # an array in another layout
 
 
-# An array that something in a jaxpr takes: what it was before constraints and transposes, and the axes of each dimension.
-Brought = tuple[Any, tuple[Axes, ...]]
+class Brought(NamedTuple):
+    """An array that something in a jaxpr takes: what it was before constraints and transposes, and the axes of each dimension.
+
+    `in_parts`: as the parts that arrive, where a ring brings it; whoever takes it so takes it whole, too.
+    """
+
+    var: Any
+    axes: tuple[Axes, ...]
+    in_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ class _Again:
                         self._share(change, jaxpr, env, makers, brought)
                 else:
                     operands = _sources([equation], env, makers)
-                    env[equation.outvars[0]] = _in_place(change, operands, equation)[0]
+                    env[equation.outvars[0]] = _in_place(change, operands, equation)
         return [_read(var, env) for var in jaxpr.outvars]
 
     def _share(
@@ -277,11 +284,12 @@ def _stretch(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], env: dict[Any, Any], n
     env.update(zip(kept, found, strict=True))
 
 
-def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: JaxprEqn) -> Sequence[Any]:
+def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: JaxprEqn) -> Any:
     """What takes an equation's place, computed where the user wrote that: all of it bears the equation's line."""
     with equation.ctx.manager:
-        made = jax.make_jaxpr(change)(*operands)
-    return jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*operands)
+        made, shapes = jax.make_jaxpr(change, return_shape=True)(*operands)
+    results = jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*jax.tree.leaves(operands))
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 def _position(jaxpr: Jaxpr, places: Sequence[int], makers: Mapping[Any, JaxprEqn]) -> int | None:

@@ -10,20 +10,21 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shardwise.dataflow import gathers_of, kept_layout, makes_result, reader, waiting
+from shardwise.dataflow import before_gathers, gathers_of, kept_layout, makes_result, reader, waiting
 from shardwise.errors import ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
 from shardwise.program import Program, cuts, invarying_axes, typed
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
+from shardwise.runtime.arriving import Arriving, by_parts
 from shardwise.runtime.blocks import cut_part, lying_in
 from shardwise.runtime.devices import AnyMesh, kind_of
 from shardwise.runtime.multilinear import Multilinear, call
@@ -91,9 +92,13 @@ def lower(
 
 
 def lower_keeping(
-    program: Program, arrays: Sequence[str], mesh: AnyMesh, arithmetic: Arithmetic = Arithmetic()
+    program: Program, arrays: Sequence[str], mesh: AnyMesh, arithmetic: Arithmetic = Arithmetic(),
+    parts: Mapping[str, Arriving] = {},
 ) -> Callable[..., tuple[Any, ...]]:  # fmt: skip
     """Lower a program to a function that gives inputs, too, as the program gathers them, for whoever needs them so later.
+
+    Args:
+        parts: of those that are given as a tuple of what arrives, how they do; others are given whole.
 
     Raises:
         ProgramError: an input is not gathered as it is given.
@@ -102,14 +107,23 @@ def lower_keeping(
     if missing := [array for array, layout in layouts.items() if layout is None]:
         raise ProgramError(f"{missing[0]} is not gathered as it is given")
     gathers = {array: gathers_of(program, array) for array in arrays}
-    local = Local(program, arithmetic, kind=kind_of(mesh), typed=False, keeps={max(gathers[each]): each for each in arrays})
-    specs = tuple(layout.on(program.mesh).spec for _, layout in program.inputs)
-    out_specs = (program.result.spec, *(layout.spec for layout in layouts.values() if layout is not None))
+    keeps = {max(gathers[each]): each for each in arrays}
+    local = Local(program, arithmetic, kind=kind_of(mesh), typed=False, keeps=keeps, parts=frozenset(parts))
+    inputs = {name: layout.on(program.mesh).spec for name, layout in program.inputs}
+    specs = tuple(inputs.values())
+    kept = (
+        (inputs[array],) * len(parts[array].parts) if array in parts else layout.spec
+        for array, layout in layouts.items() if layout is not None
+    )  # fmt: skip
+    out_specs = (program.result.spec, *kept)
     mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
     alone, numbers = lower(typed(program), mesh, arithmetic), {name: k for k, (name, _) in enumerate(program.inputs)}
     gathering = []
     for name, steps in gathers.items():
         number = numbers[name]
+        if name in parts:
+            gathering.append((number, parts[name].sent(mesh)))
+            continue
         moved = Program(program.mesh, program.inputs[number : number + 1], tuple(steps.values()), name)
         gathering.append((number, lower(moved, mesh, arithmetic)))
 
@@ -117,6 +131,14 @@ def lower_keeping(
         return alone(*given), *(gather(given[number]) for number, gather in gathering)
 
     return _with_derivative_of(plain, mapped)
+
+
+def lower_by_parts(program: Program, mesh: AnyMesh, arithmetic: Arithmetic = Arithmetic()) -> Callable[..., Any]:
+    """Lower a program to a function of global arrays, of which one has `Arrived`: each part is multiplied and summed alone."""
+    checked = not leaves_replicated(program)
+    each, whole = (Local(part, arithmetic, kind=kind_of(mesh)) for part in before_gathers(program))
+    function = functools.partial(by_parts, program, each.run, whole.run, mesh=mesh, checked=checked)
+    return function if checked else _with_derivative_of(lower_by_parts(typed(program), mesh, arithmetic), function)
 
 
 def _unstacked(mapped: Callable[..., Any], result: Layout, mesh: AnyMesh) -> Callable[..., Any]:
@@ -236,17 +258,18 @@ class Local:
     """The function that `shard_map` runs on each device's shards: one interpreter of the program's steps.
 
     `typed`: JAX checks types (`check_vma`), so that what must leave replicated has to be gathered as such. `keeps`: the inputs
-    that are gathered and given so beside the result, by the numbers of the steps that do it.
+    that are gathered and given so beside the result, by the numbers of the steps that do it; those of `parts` as they arrive.
     """
 
     def __init__(
         self, program: Program, arithmetic: Arithmetic, kind: str, padded: Mapping[str, int] = {},
-        sizes: Mapping[str, int] = {}, typed: bool = True, keeps: Mapping[int, str] = {},
+        sizes: Mapping[str, int] = {}, typed: bool = True, keeps: Mapping[int, str] = {}, parts: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.program = program
         self.arithmetic = arithmetic
         self.kind = kind
         self.keeps = keeps
+        self.parts = parts
         self.padded = padded
         self.sizes = sizes
         self.states = program.states()
@@ -327,7 +350,7 @@ class Local:
                 terms, out = self.terms(einsum, layouts)
                 over = self.over(gather.axes, way, chunks)
                 which, dim = einsum.operands.index(gather.array), self.names[gather.dim]
-                keep = number in self.keeps
+                keep = self.kept(number)
                 return rings.gather_einsum(values, terms, out, gathered=which, dim=dim, keep=keep, **over, **self.numbers)
             case EinsumScatter(einsum, scatter, way, chunks):
                 terms, out = self.terms(einsum, layouts)
@@ -362,7 +385,7 @@ class Local:
         match step:
             case GatherEinsum(gather, einsum, way, chunks) if not several[einsum.operands.index(gather.array)]:
                 terms, out = self.terms(einsum, layouts)
-                which, keep = einsum.operands.index(gather.array), number in self.keeps
+                which, keep = einsum.operands.index(gather.array), self.kept(number)
                 how: dict[str, Any] = {**self.over(gather.axes, way, chunks), **self.numbers, "keep": keep}
                 made = rings.gather_einsums(groups, terms, out, gathered=which, dim=self.names[gather.dim], **how)
                 return (made[:count], made[count]) if keep else made
@@ -373,6 +396,10 @@ class Local:
             case _:
                 made = tuple(self.step(number, layouts, invarying, group) for group in groups)
                 return functools.reduce(operator.add, made) if summed else made
+
+    def kept(self, number: int) -> bool | Literal["parts"]:
+        """Whether a ring gives what it gathers, and how."""
+        return number in self.keeps and ("parts" if self.keeps[number] in self.parts else True)
 
     @property
     def tells(self) -> bool:

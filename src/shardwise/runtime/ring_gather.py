@@ -17,6 +17,7 @@ from shardwise.schedule.makers import gather_matmul
 from shardwise.schedule.strands import is_one_matmul
 
 Others = Sequence[Sequence[Any]]
+Arrival = tuple[int, Span]  # from how many places above a part of a block comes, and which of its elements it has
 Parts = Sequence[tuple[Any, Any]]  # of the block, and from how many places above each came
 
 
@@ -36,15 +37,32 @@ class Gather:
     numbers: Numbers
 
 
-def gather(job: Gather, block: Any, others: Others) -> list[Any]:
-    """Run the ring; `others` are for each matmul its operands after the block."""
+def gather(job: Gather, block: Any, others: Others, arrived: list[Any] | None = None) -> list[Any]:
+    """Run the ring; `others` are for each matmul its operands after the block; parts are added to what has `arrived`."""
     width, schedule = block.shape[job.block.index(job.dim)], job.schedule
     if schedule.ordered:
         others = [told_to_lie(arrays, made.terms[1:], job.dim) for arrays, made in zip(others, job.matmuls, strict=True)]
     events = gather_matmul(job.ring.n, schedule.way, schedule.chunks, width, schedule.unroll)
-    _, made = _Run(job, width, block, others).after(({}, [None] * len(others)), events)
+    _, made = _Run(job, width, block, others, arrived).after(({}, [None] * len(others)), events)
     dtypes = [job.numbers.of_result([block, *arrays]) if arrays else block.dtype for arrays in others]
     return [result.astype(dtype) for result, dtype in zip(made, dtypes, strict=True)]
+
+
+def arrivals(ring: Ring, schedule: Schedule, width: int) -> tuple[Arrival, ...] | None:
+    """The parts of the gathered array in the order in which they are multiplied; None where a ring loops over them."""
+    events = gather_matmul(ring.n, schedule.way, schedule.chunks, width, schedule.unroll)
+    if any(isinstance(event, Loop) for event in events):
+        return None
+    return tuple((part.away, part.span) for event in events if isinstance(event, Matmul) for part in event.parts)
+
+
+def gather_in_parts(job: Gather, block: Any, others: Others) -> tuple[list[Any], tuple[Any, ...]]:
+    """`gather`, and the parts of the gathered array as they arrive, for whoever multiplies them one by one, too.
+
+    A loop has no such parts, and this no derivative.
+    """
+    parts: list[Any] = []
+    return gather(job, block, others, parts), tuple(parts)
 
 
 State = tuple[dict[int, Any], list[Any]]  # what is on its way, by transfer; the results so far
@@ -58,6 +76,7 @@ class _Run:
     width: int
     block: Any
     others: Others
+    arrived: list[Any] | None  # every part that was multiplied, to be given
 
     def after(self, state: State, events: Events, trip: Any = None) -> State:
         """What is there when these events have happened."""
@@ -77,6 +96,8 @@ class _Run:
                 case Matmul(parts, transfers):
                     arrays = [arrived[k] for k in transfers] or [self.block]
                     places = [part.away_on(trip) for part in parts]
+                    if self.arrived is not None:
+                        self.arrived.extend(arrays)
                     made = self.taken(made, list(zip(arrays, places, strict=True)), parts[0].span)
                 case Loop(trips, body):
                     flying, made = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, made))

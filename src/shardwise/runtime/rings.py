@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from shardwise.runtime.ring_derivatives import gather_ring, keeping, pipelined_gather_ring, rotation, scatter_ring
-from shardwise.runtime.ring_gather import Gather
+from shardwise.runtime.ring_gather import Gather, gather_in_parts
 from shardwise.runtime.ring_matmuls import LocalMatmul, Numbers, Term, as_varying, matmul, varying_axes
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.runtime.ring_pipelined import PipelinedGather
@@ -30,7 +30,7 @@ def gather_einsum(
     operands: Sequence[Any], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, gathered: int, dim: Any,
     axes: Axes, n: int, way: Way = "bidirectional", chunks: int = 1, unroll: int = 16,
     precision: Any = None, preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
-    ordered: bool = False, keep: bool = False,
+    ordered: bool = False, keep: bool | Literal["parts"] = False,
 ) -> Any:  # fmt: skip
     """Gather one operand along a dimension and multiply it with the others, block by block as it arrives.
 
@@ -59,6 +59,7 @@ def gather_einsum(
         ordered: tell the compiler to lay out what a matmul makes as the result that it is written into, and to leave operands
             of three dimensions as they lie; for TPUs.
         keep: give the gathered operand, too, after the result; each of its dimensions is one of the others' or the result's.
+            `"parts"`: as a tuple of what arrives, in that order; for a ring that is no loop, and without a derivative.
     """
     how: dict[str, Any] = {"way": way, "chunks": chunks, "unroll": unroll, "save": save, "ordered": ordered, "keep": keep}
     how |= {"precision": precision, "preferred_element_type": preferred_element_type, "accumulate": accumulate}
@@ -70,7 +71,7 @@ def gather_einsums(
     groups: Sequence[Sequence[Any]], terms: Sequence[Sequence[Any]], out_term: Sequence[Any], *, gathered: int, dim: Any,
     axes: Axes, n: int, way: Way = "bidirectional", chunks: int = 1, unroll: int = 16,
     precision: Any = None, preferred_element_type: Any = None, accumulate: Any = None, save: bool = True,
-    ordered: bool = False, keep: bool = False,
+    ordered: bool = False, keep: bool | Literal["parts"] = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Gather one array, and multiply every block with what stands beside it in each group: a result of each group.
 
@@ -96,6 +97,9 @@ def gather_einsums(
     block, *others = _all_varying([arrays[0][0], *(each for group in arrays for each in group[1:])], job.ring)
     beside = iter(others)
     factors: list[Sequence[Any]] = [[next(beside) for _ in group[1:]] for group in arrays]
+    if keep == "parts":
+        made, parts = gather_in_parts(job, block, factors)
+        return *made, parts
     if keep:
         return tuple(gather_ring(keeping(job, matmuls), block, [*factors, ()]))
     return tuple(gather_ring(job, block, factors))
