@@ -215,7 +215,7 @@ def constrained(array: Any, *spec: Any) -> Any:
 @pytest.mark.parametrize(("stored", "axes"), [(None, "x=2, y=4"), ("x", "x=4, y=2"), (None, "x=4, y=2")])
 @pytest.mark.parametrize("forced", ["ring", "bidirectional"])
 def test_gradients_of_experts_take_what_a_ring_brings_in_parts(stored: Any, axes: str, forced: str, monkeypatch):
-    """Weights gathered over x or not, so that gradients are scattered or summed: the same, and so is what is derived of them."""
+    """Weights gathered over x or not, so that gradients are scattered or summed: the same, and so are their derivatives."""
     monkeypatch.setattr(background, "LEAST_BYTES", 0)
     mesh, numbers = mesh_of(axes), np.random.default_rng(0)
 
