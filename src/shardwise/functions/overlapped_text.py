@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwise.functions.matmul_places import MatmulPlace
 from shardwise.functions.overlapped import Overlapped
+from shardwise.functions.replacing import Place
 from shardwise.units import seconds_text
 
 SHOWN = 12
@@ -19,7 +21,7 @@ def text(found: Overlapped) -> str:
         together = f", {place.together} matmuls as one" if place.together > 1 else ""
         lines.append(f"{number}. {where}{together}{times}: {place.task.equation}")
         steps = ", then ".join(said.split(" to [")[0] for said in place.described)
-        lines.append(f"   {'with operands as others bring them: ' if place.is_brought else ''}{steps}")
+        lines.append(f"   {_brought(place)}{steps}")
         plain, planned = seconds_text(place.plain_seconds), seconds_text(place.seconds)
         lines.append(f"   {planned} each time, and {plain} {place.otherwise} (modelled)")
     if found.options:
@@ -35,6 +37,13 @@ def text(found: Overlapped) -> str:
         lines.append(f"   and {len(found.left) - SHOWN} more")
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
+
+
+def _brought(place: Place) -> str:
+    if not isinstance(place, MatmulPlace) or not place.is_brought:
+        return ""
+    parts = f", {place.parts_of} in parts" if place.parts_of else ""
+    return f"with operands as others bring them{parts}: "
 
 
 def _headline(found: Overlapped) -> str:
