@@ -52,8 +52,8 @@ def _by_permutes(
     same = Einsum((step.array,), step.array, layout.names)
     if isinstance(step, ReduceScatter):
         return (EinsumScatter(same, step),)
-    # Both ways round a ring of an even count, half of the block from the furthest device comes on either side.
-    chunks = 2 if "bidirectional" in costs.ways(step.axes) and program.mesh.extent(step.axes) % 2 == 0 else 1
+    # Where each way has links of its own, half of what the furthest of an even count of devices has comes on either side.
+    chunks = 2 if costs.hop(step.axes).both_ways and program.mesh.extent(step.axes) % 2 == 0 else 1
     if isinstance(step, AllGather):
         return (EinsumGather(same, step, chunks=chunks),)
     dim = widest(layout, step, sizes, program)
