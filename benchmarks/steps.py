@@ -49,6 +49,7 @@ HEAD = (
     "bound",
     "changed",
     "variants",
+    "seconds",
 )
 
 
@@ -142,9 +143,9 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU "
         "was measured. *By options* is the step as it is with the best of four compiler options for overlap "
         f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
-        "what its busiest link sends; *variants* were compiled, the function as it is among them: two to six where no "
-        "seconds were given for more. *An option*: `sw.overlap` turns rings that the compiler makes off, has permutes start "
-        "early, or both.\n"
+        "what its busiest link sends; *variants* were compiled, the function as it is among them: two to six, and more in as "
+        "many *seconds* as were given beyond (empty where that was not kept). *An option*: `sw.overlap` turns rings that the "
+        "compiler makes off, has permutes start early, or both.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]
@@ -165,7 +166,8 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         cells = [*key.split(" | "), *times, f"{row['speedup']:.2f}", *beside, *waits, seconds_text(row["bound"])]
         changed = f"{len(row['changed'])} of {len(row['changed']) + row['left']}"
         changed += ", and an option" if row.get("compiler_options") else ""
-        yield "| " + " | ".join([*cells, changed, str(row["variants"])]) + " |"
+        seconds = f"{row['seconds']:.0f}" if "seconds" in row else ""
+        yield "| " + " | ".join([*cells, changed, str(row["variants"]), seconds]) + " |"
     faults = {key: row["fault"] for key, row in kept.items() if "fault" in row}
     if faults:
         yield "\nNot compiled:\n"

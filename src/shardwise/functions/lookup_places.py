@@ -79,10 +79,7 @@ class LookupPlace:
     def first(self) -> LookupPlace:
         return self.ways[0]
 
-    @property
-    def furthest(self) -> LookupPlace:
-        """With gathers by permutes, where there are any."""
-        return self.ways[-1]
+    furthest = first
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -257,8 +254,7 @@ def _planned(posed: _Posed, where: Where, forced: bool) -> tuple[float, tuple[Lo
         return "nothing less need move"
     costs = planner.prices(_Move(task.arrays[2], task.arrays[2].layout, task.arrays[2].layout, task.dtype))
     behind = replace(best, result=in_background(best.result, task.sizes, costs))
-    given, result = (in_background(each, task.sizes, costs, gathers=True) for each in (best.given, best.result))
-    return plain.seconds, tuple(dict.fromkeys((best, behind, replace(best, given=given, result=result))))
+    return plain.seconds, tuple(dict.fromkeys((best, behind)))
 
 
 def _assignments(task: Lookup) -> Iterator[dict[str, Axes]]:
