@@ -79,29 +79,27 @@ def kept_layout(program: Program, array: str) -> Layout | None:
     return Program(program.mesh, ((array, given),), gathers, array).result
 
 
-def gathered_by(step: Step) -> tuple[str, ...]:
-    """The array that a step gathers, and does nothing else to: by a collective or by permutes."""
+def lone_gather(step: Step) -> AllGather | None:
+    """The gather that a step is and nothing else, by a collective or by permutes; None where it is none."""
     match step:
-        case AllGather(name):
-            return (name,)
-        case EinsumGather(Einsum((name,), made)) if name == made:
-            return (name,)
-    return ()
+        case AllGather():
+            return step
+        case EinsumGather(Einsum((name,), made), gather) if name == made:
+            return gather
+    return None
 
 
 def gathers_of(program: Program, array: str) -> dict[int, AllGather]:
     """The gathers of an input before anything else happens to it, by the numbers of their steps: by themselves or in a ring."""
     found: dict[int, AllGather] = {}
     for number, step in enumerate(program.steps):
-        match step:
-            case AllGather(name) if name == array:
-                found[number] = step
-            case EinsumGather(Einsum((name,), made), gather) if name == made == array:
-                found[number] = gather
-            case GatherEinsum(gather) if gather.array == array:
-                return found | {number: gather}
-            case _ if array in (touched(step), *consumed(step)):
-                break
+        alone = lone_gather(step)
+        if alone is not None and alone.array == array:
+            found[number] = alone
+        elif isinstance(step, GatherEinsum) and step.gather.array == array:
+            return found | {number: step.gather}
+        elif array in (touched(step), *consumed(step)):
+            break
     return found
 
 
@@ -123,7 +121,7 @@ def before_gathers(program: Program) -> tuple[Program, Program]:
     [1, 1]
     """
     count = len(program.steps)
-    while count and program.output in gathered_by(program.steps[count - 1]):
+    while count and (gather := lone_gather(program.steps[count - 1])) is not None and gather.array == program.output:
         count -= 1
     first = Program(program.mesh, program.inputs, program.steps[:count], program.output)
     return first, Program(program.mesh, ((program.output, first.result),), program.steps[count:], program.output)

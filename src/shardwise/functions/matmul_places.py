@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
@@ -19,8 +19,10 @@ from shardwise.notation import sizes_padded_on
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
 from shardwise.program import Program
-from shardwise.runtime.arriving import Arriving
 from shardwise.steps import EinsumGather, EinsumScatter, Fused, Step, describe
+
+if TYPE_CHECKING:
+    from shardwise.runtime.arriving import Arriving
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ class MatmulPlace:
                 taken[place] = array
 
             def alone(*operands: Any) -> Any:
+                """The result of the one matmul; what others want of its operands is put into `shared`."""
                 if any(isinstance(operand, Arrived) for operand in operands):
                     return lower_by_parts(self.program, on, arithmetic)(*operands)
                 if not gives and self.joint is not None:
@@ -227,7 +230,8 @@ class MatmulPlace:
         """
         from shardwise.runtime.arriving import arriving
 
-        gives, arrives = dict[Brought, str](), dict[str, Arriving]()
+        gives: dict[Brought, str] = {}
+        arrives: dict[str, Arriving] = {}
         names = [name for name, _ in self.program.inputs] if not self.parts_of else []
         kept = [None if self.is_padded else kept_layout(self.program, name) for name in names]
         for side, whole in self._brought(number, equation, makers, kept).items() if names else ():
