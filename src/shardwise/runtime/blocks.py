@@ -3,6 +3,8 @@
 `Plan.code()` copies these functions as they stand, so they lean on nothing but JAX and each other.
 """
 
+import math
+
 from jax import lax
 from jax import numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -38,9 +40,14 @@ def cut_out(array, term, spans):
     return lax.dynamic_slice(array, starts, widths)
 
 
-def unseen(start):
-    """A start that no compiler sees through: what several matmuls cut alike it would copy before them, all of the array."""
-    return lax.optimization_barrier(jnp.int32(start))
+def unseen(start, width):
+    """Where a part of this width starts: a number that no compiler sees through, but for what it is a multiple of.
+
+    What several matmuls cut alike a compiler would copy before them, all of the array; and of parts that start elsewhere it
+    would compile each matmul anew. A start in the middle of a tile, as one of which nothing is known, costs a matmul dearly.
+    """
+    unit = math.gcd(start, width)
+    return lax.optimization_barrier(jnp.int32(start // unit)) * unit
 
 
 def cut_part(array, axes, at, parts, places):

@@ -78,8 +78,8 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
             made, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
             if order is not None:  # else the compiler may make it in another one, and transpose it
                 made = lying_in(made, order)
-            if result is None:  # room, which is not filled: every block has its place
-                result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
+            if result is None:  # room, which is not filled: every block has its place, and is written by the same kernel
+                result = lax.optimization_barrier(lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype))
             result = lax.dynamic_update_slice_in_dim(result, made, start, axis=to)
         return result
 
@@ -133,7 +133,7 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=
     def matmul(arrays, start, span):
         """Of one part of the block that begins at `start`."""
         rows = span[1] - span[0]
-        spans = {dim: (start + span[0], rows)} if along == dim else {dim: (start, width), along: (unseen(span[0]), rows)}
+        spans = {dim: (start + span[0], rows)} if along == dim else {dim: (start, width), along: (unseen(span[0], rows), rows)}
         return jnp.einsum(terms, *(cut_out(x, term, spans) for x, term in zip(arrays, inputs.split(","), strict=True)))
 
     strands = scattering(n, way, chunks, width if along == dim else sizes[along])
@@ -152,9 +152,11 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=
     if len(strands) == 1:
         return sums[0]
     at = out.index(along)
-    result = lax.empty((*sums[0].shape[:at], strands[-1].span[1], *sums[0].shape[at + 1 :]), sums[0].dtype)
+    shape = (*sums[0].shape[:at], strands[-1].span[1], *sums[0].shape[at + 1 :])
+    result = lax.optimization_barrier(lax.empty(shape, sums[0].dtype))
     for strand, part in zip(strands, sums.values(), strict=True):
-        result = lax.dynamic_update_slice_in_dim(result, part, strand.span[0], axis=at)
+        first, last = strand.span
+        result = lax.dynamic_update_slice_in_dim(result, part, unseen(first, last - first), axis=at)
     return result
 
 
@@ -277,6 +279,7 @@ IMPORTS = {
     "shift_in_any_order": ("import numpy as np",),
     "folded_owner": ("import numpy as np",),
     "rotate_einsum": ("import itertools", "import math"),
+    "unseen": ("import math",),
     "Strand": ("from typing import NamedTuple",),
 }
 
@@ -289,5 +292,6 @@ def text(name: str) -> str:
 
 
 def imports(names: Sequence[str]) -> tuple[str, ...]:
-    """The lines that import what some helpers need besides JAX, in order."""
-    return tuple(sorted({line for name in names for line in IMPORTS.get(name, ())}))
+    """The lines that import what some helpers need besides JAX, in order: modules before what is taken of one."""
+    lines = {line for name in names for line in IMPORTS.get(name, ())}
+    return tuple(sorted(lines, key=lambda line: (line.startswith("from"), line)))

@@ -109,13 +109,14 @@ def all_extents(operands: Operands, matmuls: Sequence[LocalMatmul]) -> dict[Any,
 def laid(onto: Any, part: Any, at: int, start: Any, size: int) -> Any:
     """Write a part of an array of `size` along one dimension; `onto` is None for the first part.
 
-    The room is not filled before: zeros would cost as much as the matmuls.
+    The room is not filled before: zeros would cost as much as the matmuls. It stands behind a barrier: the first part is
+    then written by the same kernel as all others, and that is compiled once.
     """
     if part.shape[at] == size:
         return part
     if onto is None:
         shape = (*part.shape[:at], size, *part.shape[at + 1 :])
-        onto = room(shape, part)
+        onto = lax.optimization_barrier(room(shape, part))
     return lax.dynamic_update_slice_in_dim(onto, part, start, axis=at)
 
 

@@ -53,7 +53,7 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     events = matmul_scatter(job.ring.n, schedule.way, schedule.chunks, extent, schedule.unroll)
     result = None
     for span, part in sorted(_Run(job, operands, width, split).after(({}, {}), events)[1].items()):
-        result = laid(result, part, out.index(split), span[0], extent)
+        result = laid(result, part, out.index(split), unseen(span[0], span[1] - span[0]), extent)
     return result
 
 
@@ -111,4 +111,4 @@ class _Run:
         width = span[1] - span[0]
         if self.split == self.job.dim:
             return cut_out(array, term, {self.split: (start + span[0], width)})
-        return cut_out(array, term, {self.job.dim: (start, self.width), self.split: (unseen(span[0]), width)})
+        return cut_out(array, term, {self.job.dim: (start, self.width), self.split: (unseen(span[0], width), width)})
