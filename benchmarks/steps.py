@@ -47,6 +47,7 @@ HEAD = (
     "waiting before",
     "waiting after",
     "bound",
+    "compiles in",
     "changed",
     "variants",
     "seconds",
@@ -107,6 +108,7 @@ def _measured(step: Any, args: Any, target: str, seconds: float, options: dict[s
         "bound": max(line.compute_seconds, wire),
         "changed": [str(place.task.equation) for place in found.changes],
         "left": len(found.left),
+        "compile_times": found.compile_times,
         "compiler_options": found.compiler_options,
         "variants": found.tried,
         "seconds": seconds,
@@ -143,9 +145,10 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         "attached, as it is and by `sw.overlap` with the same layouts. Times are modelled from the compiled schedules; no TPU "
         "was measured. *By options* is the step as it is with the best of four compiler options for overlap "
         f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
-        "what its busiest link sends; *variants* were compiled, the function as it is among them: two to six, and more in as "
-        "many *seconds* as were given beyond (empty where that was not kept). *An option*: `sw.overlap` turns rings that the "
-        "compiler makes off, has permutes start early, or both.\n"
+        "what its busiest link sends; it *compiles in* so many times the time of the compiler's own, in seconds of a processor "
+        "(empty where that was not kept); *variants* were compiled, the function as it is among them: two to six, and more in "
+        "as many *seconds* as were given beyond (empty where that was not kept). *An option*: `sw.overlap` turns rings that "
+        "the compiler makes off, has permutes start early, or both.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]
@@ -164,10 +167,11 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         beside = [seconds_text(min(row.get("options", {}).values(), default=row["before"])), f"{_than_options(row):.2f}"]
         waits = [seconds_text(row[name]) for name in ("waiting_before", "waiting_after")]
         cells = [*key.split(" | "), *times, f"{row['speedup']:.2f}", *beside, *waits, seconds_text(row["bound"])]
+        longer = f"{row['compile_times']:.1f}" if row.get("compile_times") else ""
         changed = f"{len(row['changed'])} of {len(row['changed']) + row['left']}"
         changed += ", and an option" if row.get("compiler_options") else ""
         seconds = f"{row['seconds']:.0f}" if "seconds" in row else ""
-        yield "| " + " | ".join([*cells, changed, str(row["variants"]), seconds]) + " |"
+        yield "| " + " | ".join([*cells, longer, changed, str(row["variants"]), seconds]) + " |"
     faults = {key: row["fault"] for key, row in kept.items() if "fault" in row}
     if faults:
         yield "\nNot compiled:\n"

@@ -41,6 +41,7 @@ class Audit(Contents):
         uneven: layouts that the function asks for and that its sizes do not allow (see `uneven`).
         arguments: what the compiled program takes, in its order, by the names of the function's parameters.
         reshapes: those that the function asks for.
+        compile_seconds: of a processor, over all threads of the compiler; None where only the text is known.
     """
 
     @property
@@ -129,7 +130,7 @@ def audit_text(
     text: str, *, name: str, target: str, mesh: Mesh, hardware: Hardware | None, memory: MemoryUse | None = None,
     needed: float | None = None, notes: tuple[str, ...] = (), topology: Topology | None = None,
     site: Site | None = None, uneven: tuple[Uneven, ...] = (),
-    arguments: tuple[Argument, ...] = (), reshapes: tuple[Reshape, ...] = (),
+    arguments: tuple[Argument, ...] = (), reshapes: tuple[Reshape, ...] = (), compile_seconds: float | None = None,
 ) -> Audit:  # fmt: skip
     """Read a compiled text into an audit.
 
@@ -150,7 +151,7 @@ def audit_text(
     notes = (*notes, *reading.notes)
     return Audit(
         name, target, mesh, hardware, module, found, memory, work, reading.unread, notes, topology, site,
-        uneven, arguments, reshapes,
+        uneven, arguments, reshapes, compile_seconds,
     )  # fmt: skip
 
 

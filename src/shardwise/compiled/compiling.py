@@ -162,6 +162,7 @@ def rehearse(
         uneven=uneven,
         arguments=lowering.arguments,
         reshapes=reshapes(lowering.traced.jaxpr.jaxpr),
+        compile_seconds=made.compile_seconds,
     )
 
 

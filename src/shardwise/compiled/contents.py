@@ -35,6 +35,7 @@ class Contents:
     uneven: tuple[Uneven, ...] = ()
     arguments: tuple[Argument, ...] = field(default=(), repr=False)
     reshapes: tuple[Reshape, ...] = field(default=(), repr=False)
+    compile_seconds: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def total_wire_bytes(self) -> float:

@@ -85,6 +85,15 @@ class Overlapped:
         """How many times as fast a call is, by the compiled schedules."""
         return self.before_seconds / self.after_seconds if self.before_seconds and self.after_seconds else 1.0
 
+    @property
+    def compile_times(self) -> float | None:
+        """How many times as long as the function as it was it takes to compile; None where that is not known.
+
+        Counted in seconds of a processor, over all threads of the compiler.
+        """
+        before, after = (None if made is None else made.audit.compile_seconds for made in (self.before, self.after))
+        return after / before if before and after else None
+
     def code(self) -> str:
         """What to write by hand instead: for each line what takes the place of its matmul or lookup."""
         lines = [f"# jax.jit(..., compiler_options={self.compiler_options})"] if self.options else []

@@ -56,16 +56,17 @@ def _headline(found: Overlapped) -> str:
     if found.before_exposed is not None and found.after_exposed is not None:
         waits = f"; waiting for transfers {seconds_text(found.before_exposed)} -> {seconds_text(found.after_exposed)}"
     said = f"{seconds_text(found.before_seconds)} -> {seconds_text(found.after_seconds)}, {found.speedup:.2f} times as fast"
-    return f"{found.name} on {found.target}: {said}{waits} (modelled from the compiled schedules; {tried})"
+    longer = f"; compiles in {found.compile_times:.1f} times the time" if found.compile_times else ""
+    return f"{found.name} on {found.target}: {said}{waits}{longer} (modelled from the compiled schedules; {tried})"
 
 
 def facts(found: Overlapped) -> dict[str, Any]:
     """The same as plain values, for JSON.
 
     Keys: `name`, `target`, `before_seconds`, `after_seconds`, `before_exposed_seconds`, `after_exposed_seconds` (None where
-    nothing was compiled), `variants`, `changes` and `left` (with `line`, `equation`, `times`; changes with `matmuls`,
-    that are one, 1 for a lookup, `steps`, `overlap`, `as_brought`, and `seconds` and `plain_seconds` each time, left ones with
-    `reason`), `compiler_options` and `notes`.
+    nothing was compiled), `compile_times` (None where that is not known), `variants`, `changes` and `left` (with `line`,
+    `equation`, `times`; changes with `matmuls`, that are one, 1 for a lookup, `steps`, `overlap`, `as_brought`, and `seconds`
+    and `plain_seconds` each time, left ones with `reason`), `compiler_options` and `notes`.
     """
     return {
         "name": found.name,
@@ -74,6 +75,7 @@ def facts(found: Overlapped) -> dict[str, Any]:
         "after_seconds": found.after_seconds,
         "before_exposed_seconds": found.before_exposed,
         "after_exposed_seconds": found.after_exposed,
+        "compile_times": found.compile_times,
         "variants": found.tried,
         "changes": [
             {

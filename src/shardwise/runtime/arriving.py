@@ -19,7 +19,7 @@ from shardwise.program import Program
 from shardwise.runtime.blocks import cut_out
 from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.ring_gather import Arrival, arrivals
-from shardwise.runtime.ring_matmuls import laid
+from shardwise.runtime.ring_matmuls import side_by_side
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.places import neighbours
 
@@ -89,15 +89,15 @@ def by_parts(
 
     def local(*shards: Any) -> Any:
         """Each part as if it were all, and its result where it belongs."""
-        made = None
+        made: list[tuple[Any, Any]] = []
         for part, (away, (first, last)) in zip(shards[which], how.parts, strict=True):
             start = how.ring.place(away) * how.width + first
             cut = [
                 part if number == which else cut_out(shard, layout.names, {dim: (start, last - first)})
                 for number, (shard, layout) in enumerate(zip(shards, inputs, strict=True))
             ]
-            made = laid(made, each(*cut), at, start, size)
-        return whole(made)
+            made.append((start, each(*cut)))
+        return whole(side_by_side(made, at, size))
 
     specs = tuple(
         layout.spec if number != which else (how.layout.spec,) * len(how.parts) for number, layout in enumerate(inputs)

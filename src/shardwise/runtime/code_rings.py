@@ -78,8 +78,8 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
             made, to = jnp.einsum(terms, *factors(part, start, others)), out.index(dim)
             if order is not None:  # else the compiler may make it in another one, and transpose it
                 made = lying_in(made, order)
-            if result is None:  # room, which is not filled: every block has its place, and is written by the same kernel
-                result = lax.optimization_barrier(lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype))
+            if result is None:  # room, which is not filled: every block has its place
+                result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
             result = lax.dynamic_update_slice_in_dim(result, made, start, axis=to)
         return result
 
@@ -137,18 +137,20 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=
         return jnp.einsum(terms, *(cut_out(x, term, spans) for x, term in zip(arrays, inputs.split(","), strict=True)))
 
     strands = scattering(n, way, chunks, width if along == dim else sizes[along])
-    sums, last = {}, None
+    sums, last = {}, []
     least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
     for hop in range(1, n + 1):
         for k, strand in enumerate(strands):
             start = above(axes, -strand.way * hop) * width
             if hop == 1:
-                last = sums[k] = matmul(operands, start, strand.span)
+                sums[k] = matmul(operands, start, strand.span)
+                last.append(sums[k])
                 continue
             arrived = move(sums[k], axes, strand.way)
             # One matmul after the other, each when its sum is here: else the compiler multiplies everything first.
-            small, arrived, last = lax.optimization_barrier((operands[least], arrived, last))
-            last = sums[k] = matmul([*operands[:least], small, *operands[least + 1 :]], start, strand.span) + arrived
+            small, arrived, _ = lax.optimization_barrier((operands[least], arrived, last))
+            sums[k] = matmul([*operands[:least], small, *operands[least + 1 :]], start, strand.span) + arrived
+            last = [sums[k]]
     if len(strands) == 1:
         return sums[0]
     at = out.index(along)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,18 +106,34 @@ def all_extents(operands: Operands, matmuls: Sequence[LocalMatmul]) -> dict[Any,
     return {dim: size for array, term in pairs for dim, size in zip(term, array.shape, strict=True)}
 
 
+def side_by_side(parts: Iterable[tuple[Any, Any]], at: int, size: int) -> Any:
+    """Matmuls' results, each with its start along one dimension, as one array of `size` there.
+
+    None of their kernels makes the room, so what writes one writes all, if no start is seen: it is compiled once.
+    """
+    whole = None
+    for start, part in parts:
+        if part.shape[at] == size:
+            return part
+        whole = lax.optimization_barrier(room_along(part, at, size)) if whole is None else whole
+        whole = lax.dynamic_update_slice_in_dim(whole, part, start, axis=at)
+    return whole
+
+
 def laid(onto: Any, part: Any, at: int, start: Any, size: int) -> Any:
     """Write a part of an array of `size` along one dimension; `onto` is None for the first part.
 
-    The room is not filled before: zeros would cost as much as the matmuls. It stands behind a barrier: the first part is
-    then written by the same kernel as all others, and that is compiled once.
+    The room is not filled before: zeros would cost as much as the matmuls.
     """
     if part.shape[at] == size:
         return part
-    if onto is None:
-        shape = (*part.shape[:at], size, *part.shape[at + 1 :])
-        onto = lax.optimization_barrier(room(shape, part))
+    onto = room_along(part, at, size) if onto is None else onto
     return lax.dynamic_update_slice_in_dim(onto, part, start, axis=at)
+
+
+def room_along(part: Any, at: int, size: int) -> Any:
+    """Room for an array of `size` along one dimension, of which this is a part."""
+    return room((*part.shape[:at], size, *part.shape[at + 1 :]), part)
 
 
 def room(shape: tuple[int, ...], like: Any, *, zeros: bool = False) -> Any:

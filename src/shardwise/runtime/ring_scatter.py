@@ -15,8 +15,8 @@ from shardwise.runtime.ring_matmuls import (
     Term,
     all_extents,
     held_back,
-    laid,
     matmul,
+    side_by_side,
     summed_flat,
     told_to_lie,
 )
@@ -51,10 +51,8 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     job = replace(job, matmuls=matmuls)
     extent = sizes[split]
     events = matmul_scatter(job.ring.n, schedule.way, schedule.chunks, extent, schedule.unroll)
-    result = None
-    for span, part in sorted(_Run(job, operands, width, split).after(({}, {}), events)[1].items()):
-        result = laid(result, part, out.index(split), unseen(span[0], span[1] - span[0]), extent)
-    return result
+    parts = sorted(_Run(job, operands, width, split).after(({}, {}), events)[1].items())
+    return side_by_side([(unseen(first, last - first), part) for (first, last), part in parts], out.index(split), extent)
 
 
 State = tuple[dict[int, Any], dict[Span, Any]]  # what is on its way, by transfer; the sums that lie here
@@ -72,7 +70,7 @@ class _Run:
     def after(self, state: State, events: Events, trip: Any = None) -> State:
         """What is there when these events have happened; a sum that was sent on lies here no more."""
         flying, sums = dict(state[0]), dict(state[1])
-        last = next(reversed(sums.values()), None)
+        last = [*sums.values()][-1:]
         for event in events:
             match event:
                 case Send(transfer, _, part):
@@ -82,23 +80,24 @@ class _Run:
                 case Matmul((part,), transfers):
                     arrived = flying.pop(transfers[0]) if transfers else None
                     start = self.job.ring.place(part.away_on(trip)) * self.width
-                    sums[part.span] = last = self.partial_sum(start, part.span, arrived, last)
+                    sums[part.span] = new = self.partial_sum(start, part.span, arrived, last)
+                    last = [*(last if arrived is None else []), new]
                 case Loop(trips, body):
                     flying, sums = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, sums))
-                    last = next(reversed(sums.values()))
+                    last = [*sums.values()][-1:]
                 case _:
                     raise AssertionError(f"no event of a scattering ring: {event}")
         return flying, sums
 
-    def partial_sum(self, start: Any, span: Span, arrived: Any, last: Any) -> Any:
-        """What this device multiplies for one part of one block, added to the sum that arrived; made after `last`."""
+    def partial_sum(self, start: Any, span: Span, arrived: Any, last: list[Any]) -> Any:
+        """What this device multiplies for one part of one block, added to the sum that arrived; made after the `last` ones."""
         job, operands = self.job, list(self.operands)
         total: Any = None
         if arrived is not None and len(operands) > 1:  # all but the last need not wait for it
-            operands[:-1], _ = held_back(operands[:-1], last)
+            operands[:-1], *_ = held_back(operands[:-1], *last)
         for number, (wanted, arrays) in enumerate(zip(job.matmuls, operands, strict=True)):
             if arrived is not None and number == len(operands) - 1:  # a matmul that waits for the sum takes the addition in
-                (arrays,), arrived, _ = held_back([arrays], arrived, last)
+                (arrays,), arrived, *_ = held_back([arrays], arrived, *last)
             cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
             new = matmul(cuts, wanted, job.numbers, accumulated=True)
             total = new if total is None else total + new

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -52,10 +53,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a compiler made of a program: the scheduled text, and what it takes of a device's memory."""
+    """What a compiler made of a program: the scheduled text, and what it takes of a device's memory.
+
+    `compile_seconds` are those of a processor, over all of the compiler's threads; None where it is not known.
+    """
 
     text: str
     memory: MemoryUse | None
+    compile_seconds: float | None = field(default=None, compare=False)
 
 
 def program_of(lowered: jax.stages.Lowered) -> Program:
@@ -81,6 +86,7 @@ def compile_program(program: Program, topology: Topology, grid: Mesh) -> Made:
         HardwareError, MeshError, MissingExtraError: as `mesh_of` raises them.
     """
     mesh = mesh_of(topology, grid)
+    began = time.process_time()
     try:
         executable = _compiled(program, topology, mesh)
     except MissingExtraError:
@@ -88,8 +94,9 @@ def compile_program(program: Program, topology: Topology, grid: Mesh) -> Made:
     except Exception as error:  # XLA's errors share no public type
         way_out = "\nshard it further, or rematerialise" if "memory" in str(error).lower() else ""
         raise CompileError(f"{topology}: the compiler refuses: {reason(error)}{way_out}") from error
+    took = time.process_time() - began
     text = "\n\n".join(module.to_string() for module in executable.hlo_modules())
-    return Made(text, memory_use(executable.get_compiled_memory_stats()))
+    return Made(text, memory_use(executable.get_compiled_memory_stats()), took)
 
 
 def _compiled(program: Program, topology: Topology, mesh: jax.sharding.Mesh) -> Any:
