@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -56,6 +57,21 @@ def arguments(batch: int = 8, tokens: int = 1024, model: int = 2048, hidden: int
 def found() -> sw.Overlapped:
     with taking_kept_texts():
         return sw.overlap(step, *arguments(), on=ON, seconds=0)
+
+
+def test_how_much_longer_it_compiles_is_said_where_that_is_known(found: sw.Overlapped):
+    assert found.before is not None
+    assert found.after is not None
+    before, after, unsaid = (
+        dataclasses.replace(made, audit=dataclasses.replace(made.audit, compile_seconds=seconds))
+        for made, seconds in ((found.before, 2.0), (found.after, 5.0), (found.before, None))
+    )
+    known = dataclasses.replace(found, before=before, after=after)
+    assert known.compile_times == 2.5
+    assert "; compiles in 2.5 times the time (" in str(known)
+    unknown = dataclasses.replace(known, before=unsaid)
+    assert unknown.compile_times is None
+    assert "compiles in" not in str(unknown)
 
 
 def test_a_feed_forward_step_is_faster_and_says_where(found: sw.Overlapped):

@@ -48,6 +48,7 @@ def test_what_comes_back_is_what_this_process_would_have_made(topology):
     lowering = lower_on(gathered, (tree, jax.random.key(0), 2.0), topology, MESH)
     found = compile_in_subprocess(lowering.program, topology, GRID)
     assert found == compile_program(lowering.program, Topology.parse(topology), GRID)
+    assert found.compile_seconds > 0
     assert "is_scheduled=true" in found.text
     assert "all-gather" in found.text
     assert "test_helper_process.py" in found.text
