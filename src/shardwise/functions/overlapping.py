@@ -213,18 +213,19 @@ class _Search:
         together = [*map(_together, places)]
         plain = min(((), self.without), key=lambda options: self.seconds((), options))
         changed = self._known(together, plain) if places else plain
-        kept = _Kept(self, none, plain)
-        for tried in (together, _untold(together), *([lookups] if any(lookups) else [])):
-            kept = kept.or_faster(tried, changed)
-        if (in_parts := _in_parts(kept.choice)) != kept.choice:
-            kept = kept.or_faster(in_parts, changed)
+        whole = _Kept(self, together, changed).or_faster(_untold(together), changed)  # the fastest with every place changed
+        whole = whole.or_faster(_in_parts(whole.choice), changed)
+        kept = _Kept(self, none, plain).or_faster(whole.choice, changed)
+        if any(lookups):
+            kept = kept.or_faster(lookups, changed)
         if None in kept.choice:
-            kept = kept.or_faster(kept.alike([place.first for place in places]), changed)
+            whole = whole.or_faster(whole.alike([place.first for place in places]), changed)
         self.until = time.monotonic() + self.most_seconds
         for tried in (_in_parts(together), _untold(_in_parts(together))):
-            kept = kept if self.late else kept.or_faster(tried, changed)
-        for tried in _at_once(places):
-            kept = kept if self.late else kept.or_faster(kept.alike(tried), changed)
+            whole = whole if self.late else whole.or_faster(tried, changed)
+        for tried in _at_once(places):  # those like the fastest, whether that is faster than the function as it is or not
+            whole = whole if self.late else whole.or_faster(whole.alike(tried), changed)
+        kept = kept.or_faster(whole.choice, changed)
         for options in (plain, (), self.without, self.early) if any(kept.choice) else ():
             kept = kept if self.late else kept.or_faster(kept.choice, options)
         kept = self._improved(places, kept, kept.options if any(kept.choice) else changed)
