@@ -148,22 +148,13 @@ def rehearse(
     with _explained(uneven):
         made = _made(dataclasses.replace(lowering.program, options=options), topology, grid, isolated)
     chip = None if topology.chip is None else hardware(topology.chip)
+    site = None if chip is None or topology.kind == "gpu" else Site(topology, order)
     return audit_text(
-        made.text,
-        name=name_of(function),
-        target=str(topology),
-        mesh=grid,
-        hardware=chip,
-        memory=made.memory,
-        needed=needed_flops(lowering.traced.jaxpr.jaxpr),
-        notes=tuple(_notes(lowering)),
-        topology=topology,
-        site=None if chip is None or topology.kind == "gpu" else Site(topology, order),
-        uneven=uneven,
-        arguments=lowering.arguments,
-        reshapes=reshapes(lowering.traced.jaxpr.jaxpr),
+        made.text, name=name_of(function), target=str(topology), mesh=grid, hardware=chip, memory=made.memory,
+        needed=needed_flops(lowering.traced.jaxpr.jaxpr), notes=tuple(_notes(lowering)), topology=topology, site=site,
+        uneven=uneven, arguments=lowering.arguments, reshapes=reshapes(lowering.traced.jaxpr.jaxpr),
         compile_seconds=made.compile_seconds,
-    )
+    )  # fmt: skip
 
 
 def _check_keywords(function: Any, keywords: Mapping[str, Any], own: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from shardwise.program import Program
 from shardwise.runtime.blocks import cut_out
 from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.ring_gather import Arrival, arrivals
-from shardwise.runtime.ring_matmuls import side_by_side
+from shardwise.runtime.ring_matmuls import laid_by_one_kernel
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.places import neighbours
 
@@ -97,7 +97,7 @@ def by_parts(
                 for number, (shard, layout) in enumerate(zip(shards, inputs, strict=True))
             ]
             made.append((start, each(*cut)))
-        return whole(side_by_side(made, at, size))
+        return whole(laid_by_one_kernel(made, at, size))
 
     specs = tuple(
         layout.spec if number != which else (how.layout.spec,) * len(how.parts) for number, layout in enumerate(inputs)

@@ -43,8 +43,8 @@ def cut_out(array, term, spans):
 def unseen(start, width):
     """Where a part of this width starts: a number that no compiler sees through, but for what it is a multiple of.
 
-    What several matmuls cut alike a compiler would copy before them, all of the array; and of parts that start elsewhere it
-    would compile each matmul anew. A start in the middle of a tile, as one of which nothing is known, costs a matmul dearly.
+    If it saw the starts, a compiler would copy what several matmuls cut before them, all of the array, and would make a kernel
+    for each start. If it did not know the multiple, its matmuls would read every tile as if a part might begin within it.
     """
     unit = math.gcd(start, width)
     return lax.optimization_barrier(jnp.int32(start // unit)) * unit

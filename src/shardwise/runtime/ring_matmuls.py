@@ -106,7 +106,7 @@ def all_extents(operands: Operands, matmuls: Sequence[LocalMatmul]) -> dict[Any,
     return {dim: size for array, term in pairs for dim, size in zip(term, array.shape, strict=True)}
 
 
-def side_by_side(parts: Iterable[tuple[Any, Any]], at: int, size: int) -> Any:
+def laid_by_one_kernel(parts: Iterable[tuple[Any, Any]], at: int, size: int) -> Any:
     """Matmuls' results, each with its start along one dimension, as one array of `size` there.
 
     None of their kernels makes the room, so what writes one writes all, if no start is seen: it is compiled once.

@@ -15,8 +15,8 @@ from shardwise.runtime.ring_matmuls import (
     Term,
     all_extents,
     held_back,
+    laid_by_one_kernel,
     matmul,
-    side_by_side,
     summed_flat,
     told_to_lie,
 )
@@ -52,7 +52,7 @@ def scatter(job: Scatter, operands: Operands) -> Any:
     extent = sizes[split]
     events = matmul_scatter(job.ring.n, schedule.way, schedule.chunks, extent, schedule.unroll)
     parts = sorted(_Run(job, operands, width, split).after(({}, {}), events)[1].items())
-    return side_by_side([(unseen(first, last - first), part) for (first, last), part in parts], out.index(split), extent)
+    return laid_by_one_kernel([(unseen(first, last - first), part) for (first, last), part in parts], out.index(split), extent)
 
 
 State = tuple[dict[int, Any], dict[Span, Any]]  # what is on its way, by transfer; the sums that lie here
