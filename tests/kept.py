@@ -71,7 +71,7 @@ def compile_or_take(program: Program, topology: Any, grid: Any) -> Made:
         path.parent.mkdir(exist_ok=True)
         text = json.dumps({"text": made.text, "memory": made.memory and dataclasses.asdict(made.memory)})
         writing.write(path, gzip.compress(text.encode(), mtime=0))
-    return made
+    return dataclasses.replace(made, compile_seconds=None)  # else a text just made would be taken otherwise than one kept
 
 
 def named(program: Program, topology: Any, grid: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,7 +24,7 @@ from shardwise.functions import overlapping
 from shardwise.functions.matmul_places import MatmulPlace
 from shardwise.functions.replacing import replacing
 from shardwise.functions.rewriting import rewritten
-from shardwise.steps import Einsum, EinsumScatter
+from shardwise.steps import Einsum, EinsumScatter, Fused
 
 pytestmark = pytest.mark.needs("tpu")
 ON = "v5e:2x4"
@@ -127,7 +129,7 @@ def test_without_the_rings_of_the_compiler_where_that_is_faster(gained: float, m
     assert bool(found.changes) == (gained == 1)
     assert f"compiled with {overlapping.OWN_RINGS}=1000000" in str(found)
     assert f"# jax.jit(..., compiler_options={found.compiler_options})" in found.code()
-    assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == (4 if gained == 1 else 5)
+    assert sw.overlap(step, *arguments(), on=ON, seconds=0).tried == (5 if gained == 1 else 6)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -156,6 +158,58 @@ def test_arrays_in_rings_lie_as_the_compiler_lays_others_where_that_is_faster(ga
     assert found.changes
     assert {place.told for place in found.changes} == {gained < 0}
     assert ("the compiler is not told how arrays lie" in found.code()) == (gained > 0)
+
+
+def whole(place: MatmulPlace) -> bool:
+    return place.unchunked == place
+
+
+def compiled_in(seconds: float) -> Any:
+    return SimpleNamespace(audit=SimpleNamespace(compile_seconds=seconds))
+
+
+@pytest.mark.parametrize("quick", [1.0, 0.01])
+@pytest.mark.parametrize("most", [1.5, 3.0, math.inf])
+def test_what_compiles_too_long_is_not_kept_but_said(most: float, quick: float, monkeypatch):
+    """By clocks of the test: each place gains 1 and takes 8 seconds to compile, 10 alone."""
+
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        search.compiled[kept, options] = compiled_in(quick * (10.0 + 8.0 * len(kept)))
+        return 100.0 - len(kept)
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    found = sw.overlap(step, *arguments(), on=ON, seconds=60, compile_times=most)
+    several = 5 if most == math.inf or quick < 1 else {1.5: 0, 3.0: 2}[most]
+    assert len(found.changes) == several
+    assert [note for note in found.notes if "compile_times=" in note] == (
+        [] if several == 5 else [f"95 s would compile in 5.0 times the time, more than compile_times={most:g} allows"]
+    )
+
+
+@pytest.mark.parametrize("gained", [-1, 1])
+def test_blocks_of_rings_are_whole_where_that_is_faster(gained: int, monkeypatch):
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        search.compiled[kept, options] = None
+        return 100.0 - len(kept) - 0.1 * gained * sum(map(whole, kept))
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    found = sw.overlap(step, *arguments(), on=ON, seconds=0)
+    assert len(found.changes) == 5
+    assert all(map(whole, found.changes)) == (gained > 0)
+
+
+def test_as_many_blocks_are_cut_as_compile_in_time(monkeypatch):
+    """By clocks of the test: one ring with cut blocks compiles in three times the time, two do not."""
+
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        cut = len(kept) - sum(map(whole, kept))
+        search.compiled[kept, options] = compiled_in(10.0 + len(kept) + 10.0 * cut)
+        return 100.0 - len(kept) - cut
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    found = sw.overlap(step, *arguments(), on=ON, seconds=60)
+    assert [*map(whole, found.changes)].count(False) == 1
+    assert len(found.changes) == 5
 
 
 @pytest.mark.parametrize("name", [overlapping.OWN_RINGS, overlapping.PERMUTES_EARLY])
@@ -215,6 +269,24 @@ def test_the_changed_function_has_the_same_values_and_bears_every_transformation
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given[0]))
 
 
+def test_with_blocks_cut_or_whole_the_values_are_the_same():
+    mesh = sw.make_mesh("x=2, y=4", axis_types=AxisType.Auto)
+    args = small(mesh)
+
+    def cut(place: MatmulPlace) -> MatmulPlace:
+        """With two chunks a block."""
+        steps = place.program.steps
+        two = tuple(dataclasses.replace(each, chunks=2) if isinstance(each, Fused) else each for each in steps)
+        return dataclasses.replace(place, program=dataclasses.replace(place.program, steps=two))
+
+    with jax.set_mesh(mesh):
+        chosen = [*map(cut, places(step, args, mesh))]
+        uncut = [place.unchunked for place in chosen]
+        assert [place == other for place, other in zip(chosen, uncut, strict=True)] == [False] * 5
+        for each in (chosen, uncut):
+            close(jax.jit(rewritten(step, replacing(each, mesh)))(*args), jax.jit(step)(*args))
+
+
 @pytest.mark.usefixtures("kept_texts")
 def test_what_gains_nothing_comes_back_as_it_was():
     def plain(x: Any, w: Any) -> Any:
@@ -231,6 +303,12 @@ def test_what_gains_nothing_comes_back_as_it_was():
 def test_seconds_that_are_no_time_are_refused(seconds: float):
     with pytest.raises(CompileError, match="0 or more"):
         sw.overlap(step, *arguments(), on=ON, seconds=seconds)
+
+
+@pytest.mark.parametrize("times", [0.5, float("nan")])
+def test_compile_times_below_one_are_refused(times: float):
+    with pytest.raises(CompileError, match="1 or more"):
+        sw.overlap(step, *arguments(), on=ON, compile_times=times)
 
 
 @pytest.mark.usefixtures("kept_texts")

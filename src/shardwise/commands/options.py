@@ -91,6 +91,10 @@ def overlapping_parser(commands: Any, function_options: Callable[[argparse.Argum
         "--seconds", type=float, default=120.0, metavar="S",
         help="how long variants are compiled, beyond the function as it is and one with every place changed (default 120)",
     )  # fmt: skip
+    overlapping.add_argument(
+        "--compile-times", type=float, default=3.0, metavar="N",
+        help="how many times as long as the function as it is what is changed may compile (default 3; inf: any)",
+    )  # fmt: skip
     overlapping.add_argument("--code", action="store_true", help="print what to write by hand instead")
     overlapping.add_argument("--json", action="store_true", help="print JSON")
     overlapping.set_defaults(command=command_of("overlap"))

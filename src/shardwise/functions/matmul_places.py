@@ -19,7 +19,7 @@ from shardwise.notation import sizes_padded_on
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
 from shardwise.program import Program
-from shardwise.steps import EinsumGather, EinsumScatter, Fused, Step, describe
+from shardwise.steps import EinsumGather, EinsumScatter, Fused, GatherEinsum, Step, describe
 
 if TYPE_CHECKING:
     from shardwise.runtime.arriving import Arriving
@@ -112,6 +112,15 @@ class MatmulPlace:
     def furthest(self) -> MatmulPlace | None:
         """With gathers by permutes, where there are any."""
         return self.first if self.gathering is None else replace(self, program=self.gathering)
+
+    @property
+    def unchunked(self) -> MatmulPlace:
+        """With the blocks of rings whole: fewer matmuls to compile, and where a step hides the transfers as fast."""
+        steps = tuple(
+            replace(step, chunks=1) if isinstance(step, GatherEinsum | EinsumScatter) else step for step in self.program.steps
+        )
+        in_parts = None if self.in_parts is None else self.in_parts.unchunked
+        return replace(self, program=replace(self.program, steps=steps), in_parts=in_parts)
 
     @property
     def joined(self) -> tuple[tuple[Part, ...] | None, tuple[Part, ...] | None]:

@@ -26,15 +26,19 @@ from shardwise.functions.sights import Left
 from shardwise.intent.shardy import NoPassesError
 from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh, hardware_of
+from shardwise.units import seconds_text
 
 SECONDS = 120.0
+COMPILE_TIMES = 3.0  # as long as the function as it is compiles may what is changed compile
+QUICK = 5.0  # seconds of a processor: what compiles in less is never too long
 SWITCH = "SHARDWISE_OVERLAP"
 OWN_RINGS = "xla_jf_spmd_threshold_for_windowed_einsum_mib"  # where TPU compilers make rings of their own
 PERMUTES_EARLY = "xla_tpu_enable_all_experimental_scheduler_features"  # what has their schedulers start permutes early
 
 
 def overlap(
-    function: Callable[..., Any], *args: Any, on: str | None = None, mesh: Any = None, seconds: float = SECONDS
+    function: Callable[..., Any], *args: Any, on: str | None = None, mesh: Any = None, seconds: float = SECONDS,
+    compile_times: float = COMPILE_TIMES,
 ) -> Overlapped:  # fmt: skip
     """Let the transfers of a function run behind its matmuls, wherever that compiles to be faster; nothing is run.
 
@@ -61,14 +65,20 @@ def overlap(
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
         seconds: at most, for variants beyond the function as it is (with the compiler's own rings and without),
-            two with every place changed, one more where rings bring operands in parts, and one with its lookups alone.
+            two with every place changed, one with the blocks of rings whole, one more where rings bring operands in parts,
+            and one with its lookups alone.
+        compile_times: how many times as long as the function as it is what is changed may compile, in seconds of a processor;
+            what compiles in less than 5 is never too long. `math.inf` for whatever runs fastest.
 
     Raises:
-        CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time.
+        CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time, or `compile_times` less
+            than 1.
         MeshError: there is no mesh, or a layout does not fit it.
     """
     if not seconds >= 0:
         raise CompileError(f"seconds={seconds}: give the seconds that variants may take, 0 or more")
+    if not compile_times >= 1:
+        raise CompileError(f"compile_times={compile_times}: give how many times as long it may compile, 1 or more")
     check_function(function)
     where = mesh_of(function, args, mesh, on)
     name, target = name_of(function), on or f"mesh {Mesh.parse(where)}"
@@ -81,9 +91,10 @@ def overlap(
     except NoPassesError as error:
         return Overlapped(function, name, target, (), (), notes=(f"its layouts cannot be told: {one_line(str(error))}",))
     without, early = (_suggested(name, on, where) for name in (OWN_RINGS, PERMUTES_EARLY))
-    search = _Search(function, args, on, where, seconds, without, early)
+    search = _Search(function, args, on, where, seconds, compile_times, without, early)
     search.seconds(())
     kept, options = search.best(places) if places or left else ((), ())
+    search.note_slower_to_compile((kept, options))
     dropped = [place for place in places if not any(place.paths == each.paths for each in kept)]
     return Overlapped(
         search.variant(kept), name, target, kept, (*left, *map(_dropped, dropped)), search.compiled[(), ()],
@@ -91,7 +102,9 @@ def overlap(
     )  # fmt: skip
 
 
-def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def overlapped(
+    mesh: Any = None, *, seconds: float = SECONDS, compile_times: float = COMPILE_TIMES
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: at the first call for some shapes and layouts a function is overlapped for the devices of its mesh.
 
     Later calls of that kind take what was found. Inside of `jax.jit`, `jax.grad` and their like, and with
@@ -106,7 +119,7 @@ def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Calla
 
     Args:
         mesh: as `overlap` takes it.
-        seconds: as `overlap` takes them.
+        seconds, compile_times: as `overlap` takes them.
     """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +134,7 @@ def overlapped(mesh: Any = None, *, seconds: float = SECONDS) -> Callable[[Calla
                 return function(*args)
             key = (tree, tuple(map(_kind, leaves)))
             if key not in known:
-                found = overlap(function, *args, mesh=mesh, seconds=seconds)
+                found = overlap(function, *args, mesh=mesh, seconds=seconds, compile_times=compile_times)
                 known[key] = found.jitted() if found.changes or found.options else function
             return known[key](*args)
 
@@ -156,8 +169,9 @@ class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
     Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
-    without, two with every place changed (three, where neither is faster), one with operands in parts where rings bring such,
-    and one with its lookups.
+    without, two with every place changed (three, where neither is faster), one with the blocks of rings whole, one with
+    operands in parts where rings bring such, and one with its lookups. None is kept that compiles more than `compile_times` as
+    long as the function as it is.
     """
 
     function: Callable[..., Any]
@@ -165,6 +179,7 @@ class _Search:
     on: str | None
     mesh: AnyMesh
     most_seconds: float
+    compile_times: float
     without: Options = ()  # what keeps the compiler from rings of its own
     early: Options = ()  # what has it start permutes early
     until: float = math.inf
@@ -199,14 +214,30 @@ class _Search:
             self.notes.append(f"a variant does not compile: {one_line(str(error))[:200]}")
             return float("inf")
 
+    def too_long(self, variant: Variant) -> bool:
+        """Whether it takes too long to compile; never where that is not known."""
+        before, after = (
+            None if found is None else found.audit.compile_seconds
+            for found in (self.compiled[(), ()], self.compiled.get(variant))
+        )
+        return bool(before and after) and after > max(QUICK, self.compile_times * before)
+
+    def note_slower_to_compile(self, kept: Variant) -> None:
+        """Say what would be faster than what is kept, if it might compile longer."""
+        fastest = min(filter(self.too_long, self.tried), key=lambda variant: self.tried[variant], default=kept)
+        if self.tried[fastest] < self.tried[kept]:
+            before, after = (self.compiled[variant].audit.compile_seconds or math.nan for variant in (((), ()), fastest))
+            said = f"{seconds_text(self.tried[fastest])} would compile in {after / before:.1f} times the time"
+            self.notes.append(f"{said}, more than compile_times={self.compile_times:g} allows")
+
     @property
     def late(self) -> bool:
         return time.monotonic() >= self.until
 
     def best(self, places: Sequence[Place]) -> Variant:
-        """What is kept: all places are changed, gradients with operands as others bring them, whole or in parts, and the
-        compiler told how arrays lie or not; or, where neither is faster, gradients as planned alone; lookups alone are; or none
-        is. Then one after another otherwise, if faster.
+        """What is kept: all places are changed, gradients with operands as others bring them, whole or in parts, the compiler
+        told how arrays lie or not, and blocks of rings cut or whole; or, where none of it is faster, gradients as planned
+        alone; lookups alone are; or none is. Then one after another otherwise, if faster.
         """
         none: list[Place | None] = [None] * len(places)
         lookups: list[Place | None] = [place.first if isinstance(place, LookupPlace) else None for place in places]
@@ -214,6 +245,7 @@ class _Search:
         plain = min(((), self.without), key=lambda options: self.seconds((), options))
         changed = self._known(together, plain) if places else plain
         whole = _Kept(self, together, changed).or_faster(_untold(together), changed)  # the fastest with every place changed
+        cut, whole = whole, whole.or_faster(_unchunked(whole.choice), changed)
         whole = whole.or_faster(_in_parts(whole.choice), changed)
         kept = _Kept(self, none, plain).or_faster(whole.choice, changed)
         if any(lookups):
@@ -221,6 +253,10 @@ class _Search:
         if None in kept.choice:
             whole = whole.or_faster(whole.alike([place.first for place in places]), changed)
         self.until = time.monotonic() + self.most_seconds
+        parts = _in_parts(cut.choice) if whole.is_in_parts else cut.choice
+        for number in range(len(places)) if cut.standing[0] else ():  # as many blocks cut as compile in time
+            tried = [*whole.choice[:number], parts[number], *whole.choice[number + 1 :]]
+            whole = whole if self.late or tried == whole.choice else whole.or_faster(tried, changed)
         for tried in (_in_parts(together), _untold(_in_parts(together))):
             whole = whole if self.late else whole.or_faster(tried, changed)
         for tried in _at_once(places):  # those like the fastest, whether that is faster than the function as it is or not
@@ -242,10 +278,8 @@ class _Search:
         for number in sorted(
             range(len(places)), key=lambda number: (not places[number].as_brought, sign * places[number].gain)
         ):
-            ways = places[number].ways
             now = kept.choice[number]
-            near = ways[::-1] if now is not None and now.is_brought else ways  # those like what is kept are tried first
-            for other in (*near, None):
+            for other in (*_otherwise(places[number], now), None):
                 tried = kept.told([*kept.choice[:number], other, *kept.choice[number + 1 :]])
                 if tried[number] == kept.choice[number]:
                     continue
@@ -265,27 +299,39 @@ class _Kept:
     options: Options
 
     @property
-    def seconds(self) -> float:
-        return self.search.seconds(_chosen(self.choice), self.options)
+    def standing(self) -> tuple[bool, float]:
+        """What compares it with others: whether it compiles too long, and then how long a call takes."""
+        variant = _chosen(self.choice), self.options
+        seconds = self.search.seconds(*variant)
+        return self.search.too_long(variant), seconds
 
     def told(self, choice: list[Place | None]) -> list[Place | None]:
         """A choice in which the compiler is told how arrays lie as it is in this one."""
         return _untold(choice) if any(isinstance(each, MatmulPlace) and not each.told for each in self.choice) else choice
 
+    @property
+    def is_in_parts(self) -> bool:
+        return any(isinstance(each, MatmulPlace) and each.parts_of for each in self.choice)
+
     def alike(self, choice: list[Place | None]) -> list[Place | None]:
-        """A choice that is told as this one, and in which operands come in parts if they do in this one."""
-        in_parts = any(isinstance(each, MatmulPlace) and each.parts_of for each in self.choice)
-        return self.told(_in_parts(choice) if in_parts else choice)
+        """A choice that is told as this one, and in which operands come in parts, and blocks are whole, if they are in this."""
+        choice = self.told(_in_parts(choice) if self.is_in_parts else choice)
+        return _unchunked(choice) if self.choice == _unchunked(self.choice) else choice
 
     def or_faster(self, choice: list[Place | None], options: Options) -> _Kept:
         """Another variant, compiled, if it is faster."""
         other = _Kept(self.search, choice, options)
-        return other if other.seconds < self.seconds else self
+        return other if other.standing < self.standing else self
 
 
 def _untold(choice: Sequence[Place | None]) -> list[Place | None]:
     """The same places, with arrays in rings laid as the compiler lays others."""
     return [replace(place, told=False) if isinstance(place, MatmulPlace) else place for place in choice]
+
+
+def _unchunked(choice: Sequence[Place | None]) -> list[Place | None]:
+    """The same places, with the blocks of rings whole."""
+    return [place.unchunked if isinstance(place, MatmulPlace) else place for place in choice]
 
 
 def _in_parts(choice: Sequence[Place | None]) -> list[Place | None]:
@@ -299,6 +345,14 @@ def _in_parts(choice: Sequence[Place | None]) -> list[Place | None]:
 def _together(place: Place) -> Place | None:
     """With operands as others bring them, or as planned alone."""
     return place.as_brought[0] if place.as_brought else place.first
+
+
+def _otherwise(place: Place, now: Place | None) -> Iterator[Place]:
+    """The ways of a place, those like what is there now first, with the blocks of rings cut or whole as there, and then not."""
+    ways = place.ways[::-1] if now is not None and now.is_brought else place.ways
+    whole = now is not None and [now] == _unchunked([now])
+    for way in ways:
+        yield from dict.fromkeys((*_unchunked([way]), way) if whole else (way, *_unchunked([way])))
 
 
 def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
