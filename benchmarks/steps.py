@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--on", default=",".join(TARGETS), help="targets with commas (default: all)")
     parser.add_argument("--only", default="", help="steps, or how their names begin, with commas (default: all)")
     parser.add_argument("--ways", default="", help="layouts with commas (default: all)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="beyond two to six compiles of each step (default 0)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="beyond two to seven compiles of each step (default 0)")
     parser.add_argument("--fresh", action="store_true", help="compile again what the JSON holds")
     parser.add_argument("--again", action="store_true", help="the same, but for steps with the compiler's options")
     parser.add_argument("--page", action="store_true", help="compile nothing: write the page from the JSON")
@@ -146,7 +146,7 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         "was measured. *By options* is the step as it is with the best of four compiler options for overlap "
         f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
         "what its busiest link sends; it *compiles in* so many times the time of the compiler's own, in seconds of a processor "
-        "(empty where that was not kept); *variants* were compiled, the function as it is among them: two to six, and more in "
+        "(empty where that was not kept; at most three are wanted of it); *variants* were compiled, the function as it is among them: two to seven, and more in "
         "as many *seconds* as were given beyond (empty where that was not kept). *An option*: `sw.overlap` turns rings that "
         "the compiler makes off, has permutes start early, or both.\n"
     )

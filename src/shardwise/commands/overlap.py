@@ -16,9 +16,7 @@ def run(options: argparse.Namespace) -> int:
     from shardwise.functions.overlapping import overlap
 
     with users_output_aside(), progress(f"compiling variants of {one_line(options.function)}"), enough_bits(widest(args)):
-        found = overlap(
-            function, *args, on=options.on, mesh=mesh, seconds=options.seconds, compile_times=options.compile_times
-        )
+        found = overlap(function, *args, on=options.on, mesh=mesh, seconds=options.seconds, compile_times=options.compile_times)
     if options.json:
         print(as_json(facts(found)))
     elif options.code:
