@@ -147,8 +147,8 @@ def _page(kept: dict[str, Any]) -> Iterator[str]:
         f"({', '.join(OPTIONS)}: [what they are](flags.md)). *Bound* is the longer of what the compiler's own computes and "
         "what its busiest link sends; it *compiles in* so many times the time of the compiler's own, in seconds of a processor "
         "(empty where that was not kept; at most 3 by default); *variants* were compiled, the function as it is among them: "
-        "two to seven, and more in as many *seconds* as were given beyond (empty where that was not kept). *An option*: `sw.overlap` "
-        "turns rings that the compiler makes off, has permutes start early, or both.\n"
+        "two to seven, and more in as many *seconds* as were given beyond (empty where that was not kept). *An option*: "
+        "`sw.overlap` turns rings that the compiler makes off, has permutes start early, or both.\n"
     )
     rows = {key: row for key, row in kept.items() if "fault" not in row}
     every = [row["speedup"] for row in rows.values()]
