@@ -76,6 +76,11 @@ class LookupPlace:
         return tuple(replace(self, program=program) for program in self.programs)
 
     @property
+    def unchunked(self) -> LookupPlace:
+        """Itself: it has no rings."""
+        return self
+
+    @property
     def first(self) -> LookupPlace:
         return self.ways[0]
 

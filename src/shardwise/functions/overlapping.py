@@ -214,19 +214,20 @@ class _Search:
             self.notes.append(f"a variant does not compile: {one_line(str(error))[:200]}")
             return float("inf")
 
+    def compile_seconds(self, variant: Variant) -> float | None:
+        found = self.compiled.get(variant)
+        return None if found is None else found.audit.compile_seconds
+
     def too_long(self, variant: Variant) -> bool:
         """Whether it takes too long to compile; never where that is not known."""
-        before, after = (
-            None if found is None else found.audit.compile_seconds
-            for found in (self.compiled[(), ()], self.compiled.get(variant))
-        )
-        return bool(before and after) and after > max(QUICK, self.compile_times * before)
+        before, after = self.compile_seconds(((), ())), self.compile_seconds(variant)
+        return before is not None and after is not None and after > max(QUICK, self.compile_times * before)
 
     def note_slower_to_compile(self, kept: Variant) -> None:
         """Say what would be faster than what is kept, if it might compile longer."""
         fastest = min(filter(self.too_long, self.tried), key=lambda variant: self.tried[variant], default=kept)
-        if self.tried[fastest] < self.tried[kept]:
-            before, after = (self.compiled[variant].audit.compile_seconds or math.nan for variant in (((), ()), fastest))
+        before, after = self.compile_seconds(((), ())), self.compile_seconds(fastest)
+        if before and after and self.tried[fastest] < self.tried[kept]:
             said = f"{seconds_text(self.tried[fastest])} would compile in {after / before:.1f} times the time"
             self.notes.append(f"{said}, more than compile_times={self.compile_times:g} allows")
 
@@ -331,7 +332,7 @@ def _untold(choice: Sequence[Place | None]) -> list[Place | None]:
 
 def _unchunked(choice: Sequence[Place | None]) -> list[Place | None]:
     """The same places, with the blocks of rings whole."""
-    return [place.unchunked if isinstance(place, MatmulPlace) else place for place in choice]
+    return [None if place is None else place.unchunked for place in choice]
 
 
 def _in_parts(choice: Sequence[Place | None]) -> list[Place | None]:
@@ -350,9 +351,9 @@ def _together(place: Place) -> Place | None:
 def _otherwise(place: Place, now: Place | None) -> Iterator[Place]:
     """The ways of a place, those like what is there now first, with the blocks of rings cut or whole as there, and then not."""
     ways = place.ways[::-1] if now is not None and now.is_brought else place.ways
-    whole = now is not None and [now] == _unchunked([now])
+    whole = now is not None and now == now.unchunked
     for way in ways:
-        yield from dict.fromkeys((*_unchunked([way]), way) if whole else (way, *_unchunked([way])))
+        yield from dict.fromkeys((way.unchunked, way) if whole else (way, way.unchunked))
 
 
 def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
