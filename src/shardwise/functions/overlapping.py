@@ -71,14 +71,10 @@ def overlap(
             what compiles in less than 5 is never too long. `math.inf` for whatever runs fastest.
 
     Raises:
-        CompileError: the function cannot be traced, or the compiler refuses it; `seconds` is no time, or `compile_times` less
-            than 1.
+        CompileError: the function cannot be traced or compiled, `seconds` is no time, or `compile_times` less than 1.
         MeshError: there is no mesh, or a layout does not fit it.
     """
-    if not seconds >= 0:
-        raise CompileError(f"seconds={seconds}: give the seconds that variants may take, 0 or more")
-    if not compile_times >= 1:
-        raise CompileError(f"compile_times={compile_times}: give how many times as long it may compile, 1 or more")
+    _check_limits(seconds, compile_times)
     check_function(function)
     where = mesh_of(function, args, mesh, on)
     name, target = name_of(function), on or f"mesh {Mesh.parse(where)}"
@@ -100,6 +96,13 @@ def overlap(
         search.variant(kept), name, target, kept, (*left, *map(_dropped, dropped)), search.compiled[(), ()],
         search.compiled[kept, options], len(search.tried), tuple(search.notes), options,
     )  # fmt: skip
+
+
+def _check_limits(seconds: float, compile_times: float) -> None:
+    if not seconds >= 0:
+        raise CompileError(f"seconds={seconds}: give the seconds that variants may take, 0 or more")
+    if not compile_times >= 1:
+        raise CompileError(f"compile_times={compile_times}: give how many times as long it may compile, 1 or more")
 
 
 def overlapped(
@@ -255,7 +258,8 @@ class _Search:
             whole = whole.or_faster(whole.alike([place.first for place in places]), changed)
         self.until = time.monotonic() + self.most_seconds
         parts = _in_parts(cut.choice) if whole.is_in_parts else cut.choice
-        for number in range(len(places)) if cut.standing[0] else ():  # as many blocks cut as compile in time
+        costly = cut.standing[0] and cut.standing[1] < whole.standing[1]  # faster, but too long to compile
+        for number in range(len(places)) if costly else ():  # as many blocks cut as compile in time
             tried = [*whole.choice[:number], parts[number], *whole.choice[number + 1 :]]
             whole = whole if self.late or tried == whole.choice else whole.or_faster(tried, changed)
         for tried in (_in_parts(together), _untold(_in_parts(together))):
