@@ -6,7 +6,7 @@ import itertools
 import math
 import numbers
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,3 +167,37 @@ def folded(n: int) -> list[int]:
     ([0, 2, 4, 3, 1], [0, 2, 4, 5, 3, 1])
     """
     return [*range(0, n, 2), *range(n - 1 - n % 2, 0, -2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The sides of a torus that the devices along mesh axes fill, and the place of each device on it.
+
+    A place is a number, row by row, the last side fastest, and so is how far one place is from another; `order[k]` is the place
+    of the device at position k of the axes.
+
+    >>> square = Sides((2, 2), (0, 1, 3, 2))                            # a ring of four as a square
+    >>> square.beside(0, 1), square.above(3)
+    (((0, 3), (1, 2), (2, 1), (3, 0)), (2, 3, 0, 1))
+    """
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.sizes))
+
+    def beside(self, side: int, way: int) -> tuple[tuple[int, int], ...]:
+        """Who sends to whom, by position, when every device sends to the next one up (`way` = 1) or down (-1) a side."""
+        step = [way if place == side else 0 for place in range(len(self.sizes))]
+        return tuple((k, self._from(k, step)) for k in range(len(self.order)))
+
+    def above(self, away: int) -> tuple[int, ...]:
+        """For each position that of the device so far from it."""
+        step = [int(each) for each in np.unravel_index(away, self.sizes)]
+        return tuple(self._from(k, step) for k in range(len(self.order)))
+
+    def _from(self, position: int, step: Sequence[int]) -> int:
+        here = np.unravel_index(self.order[position], self.sizes)
+        there = [(int(at) + more) % size for at, more, size in zip(here, step, self.sizes, strict=True)]
+        return self.order.index(int(np.ravel_multi_index(there, self.sizes)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -12,7 +13,7 @@ import numpy as np
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout, subscript
-from shardwise.mesh import Mesh, flat_index
+from shardwise.mesh import Mesh, Sides, flat_index
 from shardwise.steps import (
     WAYS,
     AllGather,
@@ -228,7 +229,7 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
                 after.pop(name, None)
             after[result] = layout.on(mesh)
         case GatherEinsum() | EinsumScatter() | EinsumGather() | RotateEinsum():
-            _check_fused(step, layouts)
+            _check_fused(step, layouts, mesh)
             for part in parts(step):
                 after = rule(part, after, mesh)
         case _:
@@ -236,7 +237,7 @@ def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Lay
     return after
 
 
-def _check_fused(step: Fused, layouts: Mapping[str, Layout]) -> None:
+def _check_fused(step: Fused, layouts: Mapping[str, Layout], mesh: Mesh) -> None:
     einsum, gathers = einsum_of(step), [part for part in parts(step) if isinstance(part, AllGather)]
     assert einsum is not None
     if isinstance(step, EinsumGather):
@@ -257,10 +258,20 @@ def _check_fused(step: Fused, layouts: Mapping[str, Layout]) -> None:
             raise ProgramError("two operands rotate along the one dimension that they sum, each over one axis of its own")
     if isinstance(step, EinsumScatter) and step.scatter.array != einsum.result:
         raise ProgramError(f"{step.scatter.array} is scattered, and the matmul is {einsum.result}")
-    if not isinstance(step, RotateEinsum) and (step.way not in WAYS or step.chunks < 1):
-        raise ProgramError(f"a ring goes one of {', '.join(WAYS)}, in at least one chunk: not {step.way!r}, {step.chunks}")
-    if not isinstance(step, RotateEinsum) and step.way == "folded" and len(moved_axes(step)) > 1:
-        raise ProgramError(f"a ring over {', '.join(moved_axes(step))} is no line that can be folded: it takes one axis")
+    if not isinstance(step, RotateEinsum):
+        _check_way(step, mesh)
+
+
+def _check_way(step: GatherEinsum | EinsumScatter | EinsumGather, mesh: Mesh) -> None:
+    axes, way = moved_axes(step), step.way
+    if isinstance(way, Sides):
+        n = mesh.extent(axes)
+        if step.chunks < 1 or math.prod(way.sizes) != n or sorted(way.order) != list(range(n)):
+            raise ProgramError(f"a torus of {way} has not a place for each of the {n} devices along {', '.join(axes)}, or no chunk")
+    elif way not in WAYS or step.chunks < 1:
+        raise ProgramError(f"a ring goes one of {', '.join(map(str, WAYS))}, in at least one chunk: not {way!r}, {step.chunks}")
+    if way == "folded" and len(axes) > 1:
+        raise ProgramError(f"a ring over {', '.join(axes)} is no line that can be folded: it takes one axis")
 
 
 def _without_minor(layout: Layout, dim: str, axes: Axes) -> Layout:

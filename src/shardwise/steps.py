@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, assert_never, overload
 
 from shardwise.layout import Axes, Layout
+from shardwise.mesh import Sides
 
-Way = Literal["ring", "bidirectional", "folded"]
+Way = Literal["ring", "bidirectional", "folded"] | Sides
 CollectiveKind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"]
 _SCOPE = re.compile(r"(?:^|[/(])shardwise/(\d+) ")
 
@@ -87,7 +88,9 @@ class GatherEinsum:
     """What `gather` and then `einsum` do, block by block: while one is multiplied, the next is on its way.
 
     The blocks go round a ring, one way (`"ring"`), both (`"bidirectional"`), or one way over every second device and back
-    over the others (`"folded"`: on a line no two neighbours are far apart), each cut into so many chunks.
+    over the others (`"folded"`: on a line no two neighbours are far apart), each cut into so many chunks. Or they go along all
+    `Sides` of a torus at once: each block is cut into as many parts, or so many times as many, and each part begins with another
+    side.
     """
 
     gather: AllGather
@@ -136,7 +139,8 @@ class Automatic:
 Collective = AllGather | ReduceScatter | AllReduce | AllToAll | CollectivePermute
 Fused = GatherEinsum | EinsumScatter | EinsumGather | RotateEinsum
 Step = Collective | Slice | Einsum | Fused | Automatic
-WAYS: tuple[Way, ...] = ("ring", "bidirectional", "folded")
+WAYS: tuple[Way, ...] = ("ring", "bidirectional", "folded")  # that any ring may go
+TORUS = "torus"  # what `overlap=` calls a way along sides
 
 
 def parts(step: Step) -> tuple[Step, ...]:
@@ -286,8 +290,8 @@ def kind(step: Step) -> str:
             assert_never(step)
 
 
-def _ring(way: str, chunks: int) -> str:
-    said = {"ring": "one way", "bidirectional": "both ways", "folded": "folded"}[way]
+def _ring(way: Way, chunks: int) -> str:
+    said = {"ring": "one way", "bidirectional": "both ways", "folded": "folded"}.get(str(way), f"along all sides of {way}")
     return said if chunks == 1 else f"{said} in {chunks} chunks a block"
 
 

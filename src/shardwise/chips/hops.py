@@ -104,6 +104,14 @@ def folded_hop(
     return Hop(apart / arithmetic.name("W", link, "B/s", "a link"), latency, both_ways=False)
 
 
+def side_hop(hardware: Hardware, arithmetic: Arithmetic = FLOATS) -> Hop:
+    """One step along a side of a torus: a link for each way, which carries one shard."""
+    torus = hardware.links
+    assert isinstance(torus, Torus)
+    per_byte = 1 / arithmetic.name("W", torus.bytes_per_s.value, "B/s", "a link")
+    return Hop(per_byte, arithmetic.name("hop", torus.hop_seconds.value, "s"), both_ways=True)
+
+
 def _placed_hop(
     torus: Torus, order: Sequence[int], axes: Axes, mesh: Mesh, site: Site, arithmetic: Arithmetic
 ) -> Hop:  # fmt: skip

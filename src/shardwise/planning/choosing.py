@@ -19,6 +19,7 @@ from shardwise.planning.problem import Problem
 from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program, sums_stay_whole
 from shardwise.steps import (
+    WAYS,
     AllGather,
     AllReduce,
     Collective,
@@ -63,7 +64,7 @@ def overlapped(fusing: Fusing, plain: tuple[Candidate, ...], sources: tuple[Cand
     asked = _asked(fusing, forms, str(task.overlap))
     if not asked:
         fused = (step for program in forms for step in program.steps if isinstance(step, Fused))
-        have = sorted({name for step in fused for form in forms_of(step) for name in names_of(form)})
+        have = sorted({name for step in fused for form in fusing.forms(step) for name in names_of(form)})
         other = f"it has {', '.join(have)}" if have else "nothing is gathered or scattered beside a matmul"
         raise PlanError(f"overlap={task.overlap!r}: no program of this equation has it: {other}")
     return asked
@@ -120,6 +121,11 @@ class Fusing:
         if known is None:
             known = self._fastest[key] = self.fastest_of(forms_of(step, self.costs.ways(moved_axes(step))), here)
         return known
+
+    def forms(self, step: Fused) -> Iterator[Fused]:
+        """A step in every form that it may be asked for."""
+        sides = self.costs.sides(moved_axes(step))
+        return forms_of(step, WAYS if sides is None else (*WAYS, sides))
 
     def fastest_of(self, forms: Iterable[Fused], here: Standing) -> Fused:
         """The fastest of some forms of a step: none that moves longer than another takes is played."""
@@ -216,7 +222,7 @@ def _asked(fusing: Fusing, forms: Mapping[Program, Candidate], name: str) -> lis
         kept = steps_costs(source)
         best = fusing.fastest_forms(program)
         for place, step in _fused(program):
-            named = [form for form in forms_of(step) if name in names_of(form)]
+            named = [form for form in fusing.forms(step) if name in names_of(form)]
             if named:
                 form = fusing.fastest_of(named, fusing.standing(program, place))
                 steps = (*best[:place], form, *best[place + 1 :])

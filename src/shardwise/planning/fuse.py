@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Layout
+from shardwise.mesh import Sides
 from shardwise.program import Program, invarying_axes
 from shardwise.steps import (
+    TORUS,
     WAYS,
     AllGather,
     AllReduce,
@@ -28,7 +30,7 @@ from shardwise.steps import (
     touched,
 )
 
-CHUNKS = (1, 2)
+CHUNKS = (1, 2)  # along the sides of a torus so many for each side
 PIPELINED_CHUNKS = (2, 4, 8)  # of a matmul whose parts are sent while the rest is made
 MOST_FORMS = 64
 
@@ -159,18 +161,19 @@ def forms_of(step: Fused, ways: Sequence[Way] = WAYS) -> Iterator[Fused]:
     if isinstance(step, RotateEinsum):
         yield step
         return
-    for way, chunks in itertools.product(ways, PIPELINED_CHUNKS if isinstance(step, EinsumGather) else CHUNKS):
+    for way in ways:
         if way != "folded" or len(moved_axes(step)) == 1:
-            yield replace(step, way=way, chunks=chunks)
+            for chunks in PIPELINED_CHUNKS if isinstance(step, EinsumGather) and not isinstance(way, Sides) else CHUNKS:
+                yield replace(step, way=way, chunks=chunks)
 
 
 def names_of(step: Step) -> frozenset[str]:
-    """What `overlap=` may call a step: `ring`, `bidirectional`, `folded`, `scatter`, `rotate`."""
+    """What `overlap=` may call a step: `ring`, `bidirectional`, `folded`, `torus`, `scatter`, `rotate`."""
     match step:
         case GatherEinsum(way=way) | EinsumGather(way=way):
-            return frozenset({way})
+            return frozenset({TORUS if isinstance(way, Sides) else way})
         case EinsumScatter(way=way):
-            return frozenset({way, "scatter"})
+            return frozenset({TORUS if isinstance(way, Sides) else way, "scatter"})
         case RotateEinsum():
             return frozenset({"rotate"})
         case _:

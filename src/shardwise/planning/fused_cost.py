@@ -12,17 +12,18 @@ from shardwise.chips import Memory
 from shardwise.chips.links import sharing
 from shardwise.dataflow import untouched
 from shardwise.layout import Layout
+from shardwise.mesh import Sides
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.planning.tiles import LANES
 from shardwise.planning.told import operand_orders, summed_as_one
 from shardwise.program import Program
-from shardwise.schedule.events import Events, Send
+from shardwise.schedule.events import Events, Matmul, Send
 from shardwise.schedule.fused import cut_along
-from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter, rotate_matmul
+from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter, parts_of, rotate_matmul
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
-from shardwise.schedule.strands import is_one_matmul
+from shardwise.schedule.strands import is_one_matmul, rotating
 from shardwise.steps import (
     AllGather,
     Einsum,
@@ -86,7 +87,7 @@ class _LocalMatmul:
 class Priced:
     """A fused step's schedule with what its events take: ready to be played.
 
-    `lanes` name the links of each way; `moving` is how long all transfers take, as if alone. Devices that share one host's
+    `lanes` name the links of each lane that the events have; `moving` is how long all transfers take, as if alone. Devices that share one host's
     cores hide none of it, nor do those that wait for each transfer: it is paid after the work.
     """
 
@@ -95,7 +96,7 @@ class Priced:
     links: Links
     matmul: MatmulSeconds
     copy: Seconds | None
-    lanes: tuple[str, str]
+    lanes: Mapping[int, str]
     moving: float
     flops: float
     wire_bytes: float
@@ -149,8 +150,9 @@ def priced(
             local = _local_matmul(einsum, costs, sizes, whole, near, {gather.array})
             block = _shard_bytes(gather.array, before, sizes, costs)
             adds = gather.dim not in einsum.dims
-            which = einsum.operands.index(gather.array)
-            cut = local.cut_bytes(gather.dim, 2 / n / chunks, which) / costs.item_bytes
+            which, width = einsum.operands.index(gather.array), parts_of(way, chunks)
+            events = gather_matmul(n, way, chunks, width)
+            cut = local.cut_bytes(gather.dim, _together(events) / width / n, which) / costs.item_bytes
             joined = adds and is_one_matmul(cut, local.out[1] / costs.made_item_bytes)
             lanes = 0 if adds else _lanes_of(gather, einsum, costs, sizes, before)
 
@@ -162,12 +164,11 @@ def priced(
                 put = _put(share * local.out[1] / n, costs) if padded > 1 and len(einsum.dims) > 2 else 0.0
                 return local.seconds(costs, {gather.dim: share / n}, adds, padded=padded) + copied + put
 
-            events = gather_matmul(n, way, chunks, chunks)
             flops, each = local.flops, local.flops / n
-            ring = _ring(events, chunks, costs, gather.axes, way, block, flops, multiply, flops_of_block=each, joins=joined)
+            ring = _ring(events, width, costs, gather.axes, way, block, flops, multiply, flops_of_block=each, joins=joined)
             others = [name for name in einsum.operands if name != gather.array]
             laid = _told(others, gather.dim, costs, sizes, before)
-            return replace(ring, laid=laid + (_sliced(block, costs) if chunks > 1 else 0.0))
+            return replace(ring, laid=laid + (_sliced(block, costs) if width > 1 else 0.0))
         case EinsumScatter(einsum, scatter, way, chunks):
             n = costs.mesh.extent(scatter.axes)
             local = _local_matmul(einsum, costs, sizes, before, near)
@@ -181,9 +182,10 @@ def priced(
                 shares = {scatter.dim: share / n} if along == scatter.dim else {scatter.dim: 1 / n, along: share}
                 return local.seconds(costs, shares, adds=True, reads=reads) + added
 
-            events, sent, each = matmul_scatter(n, way, chunks, 2 * chunks), local.out[1] / n, local.flops / n
-            ring = _ring(events, 2 * chunks, costs, scatter.axes, way, sent, local.flops, multiply, flops_of_block=each)
-            parts = n * chunks * (2 if way == "bidirectional" else 1)
+            width, sent, each = parts_of(way, chunks, 2), local.out[1] / n, local.flops / n
+            events = matmul_scatter(n, way, chunks, width)
+            ring = _ring(events, width, costs, scatter.axes, way, sent, local.flops, multiply, flops_of_block=each)
+            parts = n * parts_of(way, chunks, 2 if way == "bidirectional" else 1)
             laid = _laid(einsum, scatter.dim, costs, sizes, before, parts)
             return replace(ring, laid=laid + _told(einsum.operands, along, costs, sizes, before))
         case EinsumGather():
@@ -214,8 +216,9 @@ def _pipelined(
     def put(share: float) -> float:
         return costs.laid(share * block)
 
-    events, flops = matmul_gather(n, step.way, step.chunks, step.chunks), local.flops
-    ring = _ring(events, step.chunks, costs, gather.axes, step.way, block, flops, multiply, flops_of_block=flops)
+    width, flops = parts_of(step.way, step.chunks), local.flops
+    events = matmul_gather(n, step.way, step.chunks, width)
+    ring = _ring(events, width, costs, gather.axes, step.way, block, flops, multiply, flops_of_block=flops)
     laid = _laid(einsum, along, costs, sizes, before, parts=1)
     if n > UNROLL and _splits_lanes(step, along, costs, sizes, before):
         laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
@@ -238,13 +241,19 @@ def _ring(
     if isinstance(costs.hardware.links, Memory) or not hop.asynchronous:
         links = ASIDE
     over = ",".join(axes)
-    lanes = (f"{over} up", f"{over} down") if hop.both_ways else (over, over)
+    lanes = {1: f"{over} up", -1: f"{over} down"} if hop.both_ways else {1: over, -1: over}
+    if isinstance(way, Sides):
+        sides = range(1, 1 + len(way.sizes))
+        lanes = {ways * side: f"{over} side {side} {said}" for side in sides for ways, said in ((1, "up"), (-1, "down"))}
     return Priced(events, width, links, multiply, None, lanes, moving, flops, (n - 1) * block, 2 * block)
 
 
 def moving_seconds(costs: Costs, axes: tuple[str, ...], way: Way, block: float) -> float:
     """How long blocks of so many bytes take to go round a ring, if nothing holds them up."""
     hop = costs.hop(axes, way)
+    if isinstance(way, Sides):  # a part for each side, in as many rounds as it takes
+        rounds, parts = len(rotating(way.sizes, len(way.sizes))), len(way.sizes)
+        return rounds * costs.arithmetic.name("H", hop.seconds(block / parts), "s", "a hop of a part")
     one = costs.arithmetic.name("H", hop.seconds(block), "s", "a hop")
     return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways and hop.asynchronous else 1)
 
@@ -253,12 +262,12 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, b
     """Both operands rotate at once, each along links of its own; nothing hides that they first move to where they meet."""
     grid = Grid((costs.mesh.extent(gathers[0].axes), costs.mesh.extent(gathers[1].axes)))
     hops = [costs.hop(gather.axes) for gather in gathers]
-    lanes = (",".join(gathers[0].axes), ",".join(gathers[1].axes))
+    lanes = {1: ",".join(gathers[0].axes), -1: ",".join(gathers[1].axes)}
 
     def moved(_: float, send: Send) -> float:
         k = send.transfer
         assert send.turn is not None
-        return send.turn.hops(k) * costs.arithmetic.name("H", hops[k].seconds(blocks[k]), "s", f"a hop over {lanes[k]}")
+        return send.turn.hops(k) * costs.arithmetic.name("H", hops[k].seconds(blocks[k]), "s", f"a hop over {lanes[1 - 2 * k]}")
 
     events = rotate_matmul(grid.sizes)
     one = local.seconds(costs, {gathers[0].dim: 1 / grid.steps}, adds=True)
@@ -267,6 +276,11 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, b
     links = Links(moved, slowdown=costs.hardware.slowdown) if hidden else ASIDE
     sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
     return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, local.flops, sent, 2 * sum(blocks))
+
+
+def _together(events: Events) -> int:
+    """How wide what arrived together is, at most, that is multiplied together."""
+    return max((sum(part.width for part in event.parts) for event in events if isinstance(event, Matmul) and event.transfers), default=0)
 
 
 def _local_matmul(

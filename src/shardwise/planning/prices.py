@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.chips import Hardware, Memory, Torus
 from shardwise.chips.algorithms import CUBE, Ground, goes_round, is_asynchronous, is_foldable, is_summed, used_routes
-from shardwise.chips.crowds import Pairs, crowd_of
-from shardwise.chips.hops import Hop, folded_hop, ring_hop
+from shardwise.chips.crowds import Pairs, crowd_of, sides_of
+from shardwise.chips.hops import Hop, folded_hop, ring_hop, side_hop
 from shardwise.chips.links import FLOATS, Arithmetic, Pricer, Routes, memory_seconds, pricer, sharing, torus_routes
 from shardwise.chips.network import network_bytes
 from shardwise.chips.placing import Site
 from shardwise.layout import Axes
-from shardwise.mesh import Mesh
+from shardwise.mesh import Mesh, Sides
 from shardwise.planning.exchanges import Around, copies_of, ragged_copies, transposed_copies
 from shardwise.planning.gathers import along_lanes
 from shardwise.planning.step_cost import started, unfilled
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
+from shardwise.schedule.makers import UNROLL
 from shardwise.steps import CollectiveKind, Way
 
 ITEM_BYTES = {
@@ -67,7 +68,7 @@ class Costs:
     site: Site | None = None
     arithmetic: Arithmetic = FLOATS
     _prices: dict[tuple[str, Axes, bool, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
-    _hops: dict[tuple[Axes, bool], Hop] = field(default_factory=dict, compare=False, repr=False)
+    _hops: dict[tuple[Axes, Way], Hop] = field(default_factory=dict, compare=False, repr=False)
     _shifts: dict[tuple[Axes, int], tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     ground: Ground | None = field(init=False, compare=False, repr=False)  # what collectives run on, on a torus
 
@@ -359,14 +360,16 @@ class Costs:
 
     def hop(self, axes: Axes, way: Way = "ring") -> Hop:
         """One step of a ring over mesh axes."""
-        key = axes, way == "folded"
+        key = axes, way if way == "folded" or isinstance(way, Sides) else "ring"
         hop = self._hops.get(key)
         if hop is None:
-            if way == "folded" and self.ground is not None:
+            if isinstance(way, Sides):
+                hop = side_hop(self.hardware, self.arithmetic)
+            elif way == "folded" and self.ground is not None:
                 hop = folded_hop(self.hardware, self.mesh, axes[0], self.ground.routes, self.arithmetic, self.site)
             else:
                 hop = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic, self.site)
-            if self.ground is not None and not (is_asynchronous(axes, self.ground) or way == "folded"):
+            if self.ground is not None and not (is_asynchronous(axes, self.ground) or key[1] != "ring"):
                 hop = replace(hop, asynchronous=False)
             self._hops[key] = hop
         return hop
@@ -375,7 +378,14 @@ class Costs:
         """The ways that a ring over mesh axes may go that are worth a look."""
         if self.ground is not None and is_foldable(axes, self.ground):
             return ("folded", "ring")
-        return ("ring", "bidirectional")
+        sides = self.sides(axes)
+        return ("ring", "bidirectional") if sides is None else ("ring", "bidirectional", sides)
+
+    def sides(self, axes: Axes) -> Sides | None:
+        """The torus that the devices along mesh axes fill, if they are no more than schedules are written out for."""
+        if self.site is None or not 1 < self.mesh.extent(axes) <= UNROLL:
+            return None
+        return sides_of(axes, self.mesh, self.site)
 
     def slice(self, out_bytes: float, blocks: Blocks = PLAIN) -> float:
         """Seconds to read and write the kept part, or, through the rows of tiles, to copy it; matmuls read it in place."""

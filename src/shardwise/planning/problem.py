@@ -18,9 +18,9 @@ from shardwise.layout import check_mapping, checked_size
 from shardwise.mesh import LARGEST, Mesh
 from shardwise.notation import Equation
 from shardwise.planning.prices import ITEM_BYTES, Costs
-from shardwise.steps import WAYS
+from shardwise.steps import TORUS, WAYS
 
-FORMS = (*WAYS, "scatter", "rotate")  # in which transfers run behind matmuls: what `overlap` may name
+FORMS = (*map(str, WAYS), TORUS, "scatter", "rotate")  # in which transfers run behind matmuls: what `overlap` may name
 OVERLAPS = (True, False, *FORMS)
 DTYPE = "bfloat16"  # that plans are made for where nothing says otherwise, at every door; what runs has that of its data
 MOST_AXES = 5  # with six a plan takes a minute

@@ -162,8 +162,8 @@ def _ring(ring: Priced, cost: StepCost, moving: Moving | None, now: float, line:
     for happened in played.happened:
         start = now + happened.start_seconds
         match happened.event:
-            case Send(_, way) as event:
-                lane = ring.lanes[0 if way > 0 else 1]
+            case Send() as event:
+                lane = ring.lanes[event.lane]
                 sent = _blocks(event, ring.width) * block
                 if ring.hides:
                     yield Span(str(event), lane, "transfer", start, happened.seconds, None, moving, sent, line)
@@ -179,7 +179,7 @@ def _ring(ring: Priced, cost: StepCost, moving: Moving | None, now: float, line:
     left = played.seconds - played.busy_seconds if not ring.hides else 0.0
     if left > 0 and moving is not None:  # what hides behind nothing
         start = now + played.busy_seconds - ring.laid
-        yield Span(moving.name, ring.lanes[0], "transfer", start, left, None, moving, cost.wire_bytes, line)
+        yield Span(moving.name, ring.lanes[1], "transfer", start, left, None, moving, cost.wire_bytes, line)
         yield Span(moving.name, COMPUTE, "wait", start, left, collective=moving, line=line)
 
 

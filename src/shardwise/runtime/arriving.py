@@ -21,7 +21,6 @@ from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.ring_gather import Arrival, arrivals
 from shardwise.runtime.ring_matmuls import laid_by_one_kernel
 from shardwise.runtime.ring_paths import Ring, Schedule
-from shardwise.schedule.places import neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,10 @@ class Arriving:
 
     def sent(self, mesh: AnyMesh) -> Callable[..., tuple[Any, ...]]:
         """The same parts of an array, each sent all the way by itself: what has a derivative."""
-        spec, up = self.layout.spec, neighbours(self.ring.n, 1, self.ring.is_folded)
+        spec = self.layout.spec
 
         def local(block: Any) -> tuple[Any, ...]:
-            found, moved = dict[int, Any](), block
-            for away in range(self.ring.n):
-                found[-away % self.ring.n] = moved
-                moved = self.ring.sent(moved, up)
+            found = self.ring.all_brought(block)
             return tuple(lax.slice_in_dim(found[away % self.ring.n], *span, axis=self.at) for away, span in self.parts)
 
         return jax.shard_map(local, mesh=mesh, in_specs=(spec,), out_specs=(spec,) * len(self.parts))
@@ -68,7 +64,7 @@ def arriving(program: Program, array: str, shape: Sequence[int]) -> Arriving | N
     if step is None:
         return None
     n, at = program.mesh.extent(step.gather.axes), layout.names.index(step.gather.dim)
-    ring, width = Ring(step.gather.axes, n, is_folded=step.way == "folded"), shape[at] // n
+    ring, width = Ring.going(step.way, step.gather.axes, n), shape[at] // n
     parts = arrivals(ring, Schedule(step.way, step.chunks), width)
     return None if parts is None else Arriving(ring, layout.on(program.mesh), at, width, parts)
 

@@ -18,7 +18,7 @@ from shardwise.schedule.strands import is_one_matmul
 
 Others = Sequence[Sequence[Any]]
 Arrival = tuple[int, Span]  # from how many places above a part of a block comes, and which of its elements it has
-Parts = Sequence[tuple[Any, Any]]  # of the block, and from how many places above each came
+Parts = Sequence[tuple[Any, Any, Span]]  # of the block, from how many places above each came, and which elements it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,8 @@ class _Run:
         for event in events:
             match event:
                 case Send(transfer, _, part):
-                    flying[transfer] = self.job.ring.sent(
-                        arrived[transfer] if transfer in arrived else self.own(part), event.pairs
-                    )
+                    source = arrived[event.source] if event.source in arrived else self.own(part)
+                    flying[transfer] = self.job.ring.sent(source, event.pairs)
                 case Await(transfers):
                     # No matmul of this hop before what it needs is here and the last one is done: else the compiler
                     # sends everything first, or multiplies everything last.
@@ -95,10 +94,10 @@ class _Run:
                     arrived.update(zip(transfers, found, strict=True))
                 case Matmul(parts, transfers):
                     arrays = [arrived[k] for k in transfers] or [self.block]
-                    places = [part.away_on(trip) for part in parts]
                     if self.arrived is not None:
                         self.arrived.extend(arrays)
-                    made = self.taken(made, list(zip(arrays, places, strict=True)), parts[0].span)
+                    come = [(array, part.away_on(trip), part.span) for array, part in zip(arrays, parts, strict=True)]
+                    made = self.taken(made, come)
                 case Loop(trips, body):
                     flying, made = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, made))
                 case Copy():
@@ -110,20 +109,20 @@ class _Run:
     def own(self, part: Part) -> Any:
         return lax.slice_in_dim(self.block, *part.span, axis=self.job.block.index(self.job.dim))
 
-    def taken(self, made: Sequence[Any], parts: Parts, span: Span) -> list[Any]:
+    def taken(self, made: Sequence[Any], parts: Parts) -> list[Any]:
         """Multiply parts of blocks, each from so many places above; lay or add the results where they belong."""
         dim = self.job.dim
         return [
-            self.laid(before, parts, span, wanted, others)
+            self.laid(before, parts, wanted, others)
             if dim in wanted.out
-            else self.added(before, parts, span, wanted, others)
+            else self.added(before, parts, wanted, others)
             for before, wanted, others in zip(made, self.job.matmuls, self.others, strict=True)
         ]
 
-    def laid(self, before: Any, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
+    def laid(self, before: Any, parts: Parts, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
         """A matmul whose result holds the dimension, block by block."""
         at, size = wanted.out.index(self.job.dim), self.width * self.job.ring.n
-        for part, place in parts:
+        for part, place, span in parts:
             start, cuts = self.cut(others, wanted, place, span)
             new = matmul([part, *cuts], wanted, self.job.numbers)
             if self.job.schedule.ordered and others:
@@ -131,26 +130,26 @@ class _Run:
             before = laid(before, new, at, start, size)
         return before
 
-    def added(self, before: Any, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
-        """A running sum: a matmul adds to it in its own kernel; what arrived from both sides is one matmul or two."""
-        if len(parts) > 1 and not is_one_matmul(self.elements_cut(parts, span, wanted, others), before.size):
+    def added(self, before: Any, parts: Parts, wanted: LocalMatmul, others: Sequence[Any]) -> Any:
+        """A running sum: a matmul adds to it in its own kernel; what arrived together is one matmul, or each is one."""
+        if len(parts) > 1 and not is_one_matmul(self.elements_cut(parts, wanted, others), before.size):
             for part in parts:
-                before = self.added(before, [part], span, wanted, others)
+                before = self.added(before, [part], wanted, others)
             return before
         if before is not None:  # a matmul that waits for the sum takes the addition in
-            before, arrays, waiting = lax.optimization_barrier((before, [part for part, _ in parts], others))
+            before, arrays, waiting = lax.optimization_barrier((before, [part for part, *_ in parts], others))
             if len(parts) > 1:  # two cuts after the wait, too; whoever else waits may be laid out anew for each matmul
                 others = waiting
-            parts = [(array, away) for array, (_, away) in zip(arrays, parts, strict=True)]
-        factors = [[part, *self.cut(others, wanted, away, span)[1]] for part, away in parts]
+            parts = [(array, away, span) for array, (_, away, span) in zip(arrays, parts, strict=True)]
+        factors = [[part, *self.cut(others, wanted, away, span)[1]] for part, away, span in parts]
         whole = [self.joined(list(arrays), term) for arrays, term in zip(zip(*factors, strict=True), wanted.terms, strict=True)]
         new = matmul(whole, wanted, self.job.numbers, accumulated=True)
         made = new if before is None else before + new
         return lying_in(made, result_order(made.shape)) if self.job.schedule.ordered else made
 
-    def elements_cut(self, parts: Parts, span: Span, wanted: LocalMatmul, others: Sequence[Any]) -> int:
+    def elements_cut(self, parts: Parts, wanted: LocalMatmul, others: Sequence[Any]) -> int:
         """How many elements of the other operands the parts are multiplied with."""
-        share, whole = len(parts) * (span[1] - span[0]), self.width * self.job.ring.n
+        share, whole = sum(last - first for *_, (first, last) in parts), self.width * self.job.ring.n
         cut = zip(others, wanted.terms[1:], strict=True)
         return sum(other.size * share // whole for other, term in cut if self.job.dim in term)
 

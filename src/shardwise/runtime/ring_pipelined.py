@@ -22,7 +22,7 @@ from shardwise.runtime.ring_matmuls import (
 from shardwise.runtime.ring_paths import Ring, Schedule
 from shardwise.schedule.events import Await, Copy, Events, Loop, Matmul, Send, Span
 from shardwise.schedule.fused import least_read_again
-from shardwise.schedule.makers import matmul_gather
+from shardwise.schedule.makers import matmul_gather, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def pipelined_gather(job: PipelinedGather, operands: Operands) -> Any:
     job = replace(job, matmuls=matmuls)
     sizes = all_extents(operands, job.matmuls)
     schedule, out = job.schedule, job.matmuls[0].out
-    split = least_read_again(out, [made.terms for made in job.matmuls], sizes, job.dim, schedule.chunks)
+    split = least_read_again(out, [made.terms for made in job.matmuls], sizes, job.dim, parts_of(schedule.way, schedule.chunks))
     events = matmul_gather(job.ring.n, schedule.way, schedule.chunks, sizes[split], schedule.unroll)
     return _Run(job, operands, [sizes[dim] for dim in out], split).after(({}, None), events)[1]
 
@@ -63,15 +63,18 @@ class _Run:
         """What is there when these events have happened."""
         flying, result = dict(state[0]), state[1]
         arrived, made = dict[int, Any](), None  # by transfer; this device's own part, until it is written
+        own = dict[Span, Any]()  # this device's parts so far
         for event in events:
             match event:
                 case Send(transfer, _, part):
-                    flying[transfer] = self.job.ring.sent(arrived[transfer] if part.away else made, event.pairs)
+                    flying[transfer] = self.job.ring.sent(arrived[event.source] if part.away else own[part.span], event.pairs)
                 case Await(transfers):
                     found, result, made = lax.optimization_barrier(([flying[k] for k in transfers], result, made))
                     arrived.update(zip(transfers, found, strict=True))
+                    if made is not None:
+                        own[[*own][-1]] = made
                 case Matmul((part,)):
-                    made = self.made(result, part.span)
+                    made = own[part.span] = self.made(result, part.span)
                 case Copy(part, transfer):
                     block = made if transfer is None else arrived[transfer]
                     result = self.laid(result, block, part.away_on(trip), part.span)

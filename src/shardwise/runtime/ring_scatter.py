@@ -71,17 +71,20 @@ class _Run:
         """What is there when these events have happened; a sum that was sent on lies here no more."""
         flying, sums = dict(state[0]), dict(state[1])
         last = [*sums.values()][-1:]
+        awaited: list[int] = []  # since the last matmul, which are over before the next
         for event in events:
             match event:
                 case Send(transfer, _, part):
                     flying[transfer] = self.job.ring.sent(sums.pop(part.span), event.pairs)
-                case Await():
-                    pass  # its matmul waits
+                case Await(transfers):
+                    awaited += transfers
                 case Matmul((part,), transfers):
-                    arrived = flying.pop(transfers[0]) if transfers else None
+                    over = [flying[k] for k in awaited if k not in transfers]
+                    arrived = [flying.pop(k) for k in transfers]
                     start = self.job.ring.place(part.away_on(trip)) * self.width
-                    sums[part.span] = new = self.partial_sum(start, part.span, arrived, last)
-                    last = [*(last if arrived is None else []), new]
+                    waits = [*over, *last] if arrived or over or self.job.ring.sides is not None else []
+                    sums[part.span] = new = self.partial_sum(start, part.span, arrived, waits)
+                    last, awaited = [*([] if waits else last), new], []
                 case Loop(trips, body):
                     flying, sums = lax.fori_loop(0, trips, lambda k, state, b=body: self.after(state, b, k), (flying, sums))
                     last = [*sums.values()][-1:]
@@ -89,20 +92,21 @@ class _Run:
                     raise AssertionError(f"no event of a scattering ring: {event}")
         return flying, sums
 
-    def partial_sum(self, start: Any, span: Span, arrived: Any, last: list[Any]) -> Any:
-        """What this device multiplies for one part of one block, added to the sum that arrived; made after the `last` ones."""
+    def partial_sum(self, start: Any, span: Span, arrived: list[Any], waits: list[Any]) -> Any:
+        """What this device multiplies for one part of one block, added to the sums that arrived; made after what it `waits` for."""
         job, operands = self.job, list(self.operands)
         total: Any = None
-        if arrived is not None and len(operands) > 1:  # all but the last need not wait for it
-            operands[:-1], *_ = held_back(operands[:-1], *last)
+        if (arrived or waits) and len(operands) > 1:  # all but the last need not wait for what arrived
+            operands[:-1], *_ = held_back(operands[:-1], *waits)
         for number, (wanted, arrays) in enumerate(zip(job.matmuls, operands, strict=True)):
-            if arrived is not None and number == len(operands) - 1:  # a matmul that waits for the sum takes the addition in
-                (arrays,), arrived, *_ = held_back([arrays], arrived, *last)
+            if (arrived or waits) and number == len(operands) - 1:  # a matmul that waits for the sum takes the addition in
+                (arrays,), *past = held_back([arrays], *arrived, *waits)
+                arrived = past[: len(arrived)]
             cuts = [self.cut(a, t, start, span) for a, t in zip(arrays, wanted.terms, strict=True)]
             new = matmul(cuts, wanted, job.numbers, accumulated=True)
             total = new if total is None else total + new
-        if arrived is not None:
-            total = total + arrived.astype(total.dtype)
+        for each in arrived:
+            total = total + each.astype(total.dtype)
         return total.astype(job.numbers.of_result([a for arrays in operands for a in arrays]))
 
     def cut(self, array: Any, term: Term, start: Any, span: Span) -> Any:

@@ -93,7 +93,7 @@ def gather_einsums(
         made = [matmul(each, wanted, numbers) for each, wanted in zip(arrays, matmuls, strict=True)]
         return (*made, *([arrays[0][0]] if keep else []))
     schedule = Schedule(way, chunks, unroll, save, ordered)
-    job = Gather(_ring(axes, n, way), dim, matmuls[0].terms[0], matmuls, schedule, numbers)
+    job = Gather(Ring.going(way, axes, n), dim, matmuls[0].terms[0], matmuls, schedule, numbers)
     block, *others = _all_varying([arrays[0][0], *(each for group in arrays for each in group[1:])], job.ring)
     beside = iter(others)
     factors: list[Sequence[Any]] = [[next(beside) for _ in group[1:]] for group in arrays]
@@ -149,7 +149,7 @@ def einsums_scatter(
     assert dim in out_term, f"the result has no dimension {dim}"
     if n == 1:
         return functools.reduce(operator.add, (matmul(each, made, numbers) for each, made in zip(arrays, matmuls, strict=True)))
-    job = Scatter(_ring(axes, n, way), dim, matmuls, Schedule(way, chunks, unroll, save, ordered), numbers)
+    job = Scatter(Ring.going(way, axes, n), dim, matmuls, Schedule(way, chunks, unroll, save, ordered), numbers)
     varying = iter(_all_varying([each for group in arrays for each in group], job.ring))
     return scatter_ring(job, [[next(varying) for _ in group] for group in arrays])
 
@@ -176,7 +176,7 @@ def einsum_gather(
     assert dim in wanted.out, f"the result has no dimension {dim}"
     if n == 1:
         return matmul(arrays, wanted, numbers)
-    job = PipelinedGather(_ring(axes, n, way), dim, (wanted,), Schedule(way, chunks, unroll, ordered=ordered), numbers)
+    job = PipelinedGather(Ring.going(way, axes, n), dim, (wanted,), Schedule(way, chunks, unroll, ordered=ordered), numbers)
     return pipelined_gather_ring(job, [_all_varying(arrays, job.ring)])
 
 
@@ -202,10 +202,6 @@ def rotate_einsum(
     job = Rotation(axes, n, dim, wanted, Numbers(precision, preferred_element_type, accumulate))
     varying = varying_axes(*arrays, *(jax.lax.axis_index(axis) for axis in axes))
     return rotation(job, [as_varying(array, varying) for array in arrays])
-
-
-def _ring(axes: Axes, n: int, way: Way) -> Ring:
-    return Ring((axes,) if isinstance(axes, str) else tuple(axes), n, is_folded=way == "folded")
 
 
 def _all_varying(arrays: Sequence[Any], ring: Ring) -> list[Any]:

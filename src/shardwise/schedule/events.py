@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import counted
+from shardwise.mesh import Sides
 from shardwise.schedule.places import Grid, Pairs, neighbours
 
 Span = tuple[int, int]  # from, up to but not with
@@ -58,7 +59,8 @@ class Send:
     """Every device sends a part; when it has come, `Await` of the same `transfer` is over.
 
     `way`: up (1) or down (-1): transfers of one way queue for the same links. `part` is what this device sends, to its
-    neighbour on a ring of so many `places`, which may be folded; or in a rotation as from one step to another of its `turn`.
+    neighbour on a ring of so many `places`, which may be folded; or in a rotation as from one step to another of its `turn`; or
+    along `side` of the `sides` of a torus. What it sends on is what `brought` it, by default the last of the same number.
     """
 
     transfer: int
@@ -67,16 +69,32 @@ class Send:
     places: int = 0
     turn: Turn | None = None
     is_folded: bool = False
+    sides: Sides | None = None
+    side: int = 0
+    brought: int | None = None
 
     @property
     def pairs(self) -> Pairs:
-        """Who sends to whom, by their places on the ring or on the grid."""
+        """Who sends to whom, by their places on the ring or on the grid, or by their positions along the axes of a torus."""
+        if self.sides is not None:
+            return self.sides.beside(self.side, self.way)
         if self.turn is None:
             return neighbours(self.places, self.way, self.is_folded)
         return self.turn.grid.pairs(self.transfer, self.turn.before, self.turn.after)
 
+    @property
+    def source(self) -> int:
+        """The transfer that brought what is sent, if one did."""
+        return self.transfer if self.brought is None else self.brought
+
+    @property
+    def lane(self) -> int:
+        """The links that it takes: a number for each side of a torus, more than zero up and less than it down."""
+        return self.way * (1 + self.side)
+
     def __str__(self) -> str:
-        return f"send {self.part} {'up' if self.way > 0 else 'down'} as {self.transfer}"
+        along = "" if self.sides is None else f" side {self.side}"
+        return f"send {self.part} {'up' if self.way > 0 else 'down'}{along} as {self.transfer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +111,7 @@ class Await:
 class Matmul:
     """Parts are multiplied, those that `transfers` have brought or, without any, this device's own.
 
-    Of a running sum that goes round, the transfer brought the sum, and the result of the matmul is added to it.
+    Of a running sum that goes round, the transfers brought the sum, and the result of the matmul is added to it.
     """
 
     parts: tuple[Part, ...]

@@ -11,11 +11,11 @@ from typing import Any
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.schedule.events import Events
-from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter
-from shardwise.steps import Einsum, EinsumGather, EinsumScatter, GatherEinsum
+from shardwise.schedule.makers import gather_matmul, matmul_gather, matmul_scatter, parts_of
+from shardwise.schedule.strands import ROWS
+from shardwise.steps import Einsum, EinsumGather, EinsumScatter, GatherEinsum, Way
 
 LANES = 128
-ROWS = 16  # of 16-bit elements that a register holds
 ENOUGH = 512  # rows: what a matmul of so many reads again takes no longer than its multiplications
 
 Term = Sequence[Any]  # an array's dimensions, by name or number
@@ -65,20 +65,20 @@ def cut_along(
     moved = step.scatter if isinstance(step, EinsumScatter) else step.gather
     terms, block_sizes = _local(step.einsum, moved.dim, layouts, sizes, mesh)
     if isinstance(step, EinsumGather):
-        return least_read_again(step.einsum.dims, [terms], block_sizes, moved.dim, step.chunks), block_sizes
+        return least_read_again(step.einsum.dims, [terms], block_sizes, moved.dim, parts_of(step.way, step.chunks)), block_sizes
     block_sizes[moved.dim] //= mesh.extent(moved.axes)
     return scattered_along(step.einsum.dims, [terms], block_sizes, moved.dim, step.way, step.chunks), block_sizes
 
 
 def scattered_along(
-    out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, way: str, chunks: int
+    out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[Any, int], dim: Any, way: Way, chunks: int
 ) -> Any:  # fmt: skip
     """Along which dimension of the result a block, of these sizes, is cut into the strands of a reduce-scatter.
 
     Every strand's matmul reads whatever operand lacks that dimension once more. Where parts of the scattered dimension
     are too small for that, it is the one that costs the least.
     """
-    parts = chunks * (2 if way == "bidirectional" else 1)
+    parts = parts_of(way, chunks, 2 if way == "bidirectional" else 1)
     return dim if sizes[dim] >= parts * ENOUGH else least_read_again(out, terms, sizes, dim, parts)
 
 

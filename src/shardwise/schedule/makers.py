@@ -2,7 +2,7 @@
 
 In a ring each device has a block, and blocks or partial sums go round, in parts; in a rotation two arrays move, each
 along its own axis. A ring of more devices than `unroll` is a loop of two hops a trip: what arrives then has a buffer of
-its own, and nothing is copied.
+its own, and nothing is copied. Along the sides of a torus (`shardwise.schedule.along_sides`) nothing loops.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
+from shardwise.mesh import Sides
+from shardwise.schedule import along_sides
 from shardwise.schedule.events import Await, Copy, Event, Events, Loop, Matmul, Part, Send, Turn
 from shardwise.schedule.places import Grid, Pair
 from shardwise.schedule.strands import gathering, scattering, side_by_side
@@ -29,6 +31,8 @@ def gather_matmul(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
     await 0, 1
     multiply -1[0:4] and +1[0:4]
     """
+    if isinstance(way, Sides):
+        return along_sides.gather_matmul(way, chunks, width)
     ring, strands = (n, way), gathering(n, way, chunks, width)
     groups = side_by_side(strands)
 
@@ -68,6 +72,8 @@ def matmul_scatter(n: int, way: Way, chunks: int, width: int, unroll: int = UNRO
     await 0
     multiply -2[0:4]
     """
+    if isinstance(way, Sides):
+        return along_sides.matmul_scatter(way, chunks, width)
     ring, strands = (n, way), scattering(n, way, chunks, width)
     last = len(strands) - 1
 
@@ -105,6 +111,8 @@ def matmul_gather(n: int, way: Way, chunks: int, width: int, unroll: int = UNROL
     await 0
     copy -1[0:4]
     """
+    if isinstance(way, Sides):
+        return along_sides.matmul_gather(way, chunks, width)
     ring, strands = (n, way), gathering(n, way, chunks, width)
     groups = side_by_side(strands)
 
@@ -164,6 +172,11 @@ def rotate_matmul(sizes: Pair) -> Events:
         sends = passed_on(step, step + 1) if step + 1 < grid.steps else []
         found += [*sends, Matmul((Part(step, (0, 1)),)), *awaited(sends)]
     return tuple(found)
+
+
+def parts_of(way: Way, chunks: int, strands: int = 1) -> int:
+    """Into how many parts a block is cut that goes this way, if not too narrow: for each chunk so many strands, or one a side."""
+    return chunks * (len(way.sizes) if isinstance(way, Sides) else strands)
 
 
 def _send(ring: tuple[int, Way], transfer: int, way: int, part: Part) -> Send:

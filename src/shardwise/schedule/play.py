@@ -94,12 +94,12 @@ def play(
     for event in order:
         start, took = clock.now, 0.0
         match event:
-            case Send(transfer, way, part):
+            case Send(transfer, _, part):
                 known = part.width, transfer, event.turn
                 if known not in hops:
                     hops[known] = links.seconds(part.width / width, event)
                 took = hops[known]
-                start = clock.send((way if links.both_ways else 1,), took, issued)
+                start = clock.send((event.lane if links.both_ways else 1,), took, issued)
                 arrival[transfer] = start + took
             case Await(transfers):
                 took = clock.wait(max([arrival[transfer] for transfer in transfers]))

@@ -3,7 +3,10 @@
 `Plan.code()` copies these functions as they stand, so they lean on nothing but what they name.
 """
 
+import math
 from typing import NamedTuple
+
+ROWS = 16  # of 16-bit elements that a register holds
 
 
 class Strand(NamedTuple):
@@ -14,16 +17,16 @@ class Strand(NamedTuple):
     hops: int
 
 
-def cuts(width: int, parts: int) -> list[tuple[int, int]]:
+def cuts(width: int, parts: int, rows: int = 1) -> list[tuple[int, int]]:
     """Cut a block into parts as equal as can be, those of no width left out; wide parts end where a tile of lanes does.
 
     A compiler that cuts an array within its tiles of 128 lanes transposes the array first, where that has more than two
-    dimensions. Parts of four tiles or more differ by one tile at most.
+    dimensions. Parts of four tiles or more differ by one tile at most. Those of fewer end where so many `rows` do, if four fit.
 
-    >>> cuts(7, 2), cuts(1, 2), cuts(1100, 2)
-    ([(0, 3), (3, 7)], [(0, 1)], [(0, 512), (512, 1100)])
+    >>> cuts(7, 2), cuts(1, 2), cuts(1100, 2), cuts(1024, 3, 16)
+    ([(0, 3), (3, 7)], [(0, 1)], [(0, 512), (512, 1100)], [(0, 336), (336, 672), (672, 1024)])
     """
-    unit = 128 if width >= 512 * parts else 1
+    unit = 128 if width >= 512 * parts else rows if width >= 4 * rows * parts else 1
     tiles = -(-width // unit)
     spans = [(tiles * part // parts * unit, min(width, tiles * (part + 1) // parts * unit)) for part in range(parts)]
     return [(low, high) for low, high in spans if low < high]
@@ -83,3 +86,58 @@ def is_one_matmul(cut: float, summed: float) -> bool:
     (True, False)
     """
     return cut < summed
+
+
+class Move(NamedTuple):
+    """A part of every block goes along a `side` of a torus, up (`way` = 1) or down; how far its owner is before and after."""
+
+    part: int
+    side: int
+    way: int
+    sent: int
+    come: int
+
+
+def rotating(sizes: tuple[int, ...], parts: int, made: bool = False) -> list[list[Move]]:
+    """The moves that bring every block to every device of a torus over all its links: in rounds, one for a link at most.
+
+    Part k goes round side k of the torus first, then what has come goes round the next side, and so on: each side carries
+    another part. How far an owner is counts row by row, modulo each side. If parts are being `made`, k is there in round k.
+
+    >>> [len(links) for links in rotating((2, 2, 2), 3)], rotating((2, 2), 2)[0]
+    ([3, 3, 3, 3, 3, 3, 3], [Move(part=0, side=0, way=1, sent=0, come=2), Move(part=1, side=1, way=1, sent=0, come=1)])
+    """
+    strides = [math.prod(sizes[side + 1 :]) for side in range(len(sizes))]
+
+    def gone(away: int, side: int, hops: int) -> int:
+        at = away // strides[side] % sizes[side]
+        return away + ((at + hops) % sizes[side] - at) * strides[side]
+
+    queues = {}  # of each link
+    for first in range(0, parts, len(sizes)):
+        together = range(first, min(parts, first + len(sizes)))
+        held = {part: [0] for part in together}
+        for phase in range(len(sizes)):
+            for part in together:
+                side = (part + phase) % len(sizes)
+                near, opposite = (sizes[side] - 1) // 2, (sizes[side] - 1) % 2
+                come = []
+                for hop in range(1, near + opposite + 1):
+                    for number, away in enumerate(held[part]):
+                        up = near + opposite * (sizes[side] == 2 or number % 2 == 0)
+                        for way, hops in ((1, up), (-1, sizes[side] - 1 - up)):
+                            if hop <= hops:
+                                sent, there = gone(away, side, -way * (hop - 1)), gone(away, side, -way * hop)
+                                queues.setdefault((side, way), []).append(Move(part, side, way, sent, there))
+                                come.append(there)
+                held[part] += come
+    rounds, here = [], {(part, 0) for part in range(parts) if not made}
+    while any(queues.values()):
+        here |= {(len(rounds), 0)}
+        links = [next((move for move in queue if (move.part, move.sent) in here), None) for queue in queues.values()]
+        for queue, move in zip(queues.values(), links, strict=True):
+            if move is not None:
+                queue.remove(move)
+        rounds.append([move for move in links if move is not None])
+        here |= {(move.part, move.come) for move in rounds[-1]}
+    return rounds
