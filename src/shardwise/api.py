@@ -31,7 +31,19 @@ class Plan(Ranking):
         """The best program as plain JAX source that runs without Shardwise."""
         from shardwise.runtime.code import source
 
-        return source(self.best.program, str(self.task.equation), task=self.task)
+        told = f"# on TPUs faster with jax.jit(..., compiler_options={self.compiler_options})\n" if self.best.options else ""
+        return source(self.best.program, str(self.task.equation), task=self.task) + told
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """The options with which the best program was the fastest as `confirm` compiled it, by name, for `jax.jit`.
+
+        What `function` gives has them by itself, but not inside of another `jax.jit`, which is to be given them.
+
+        >>> plan("A[I_x] -> A[I]", sizes={"I": 64}, mesh="x=4").compiler_options
+        {}
+        """
+        return dict(self.best.options)
 
     def function(self, mesh: jax.sharding.Mesh, candidate: Candidate | None = None) -> Callable[..., jax.Array]:
         """The best program, or another candidate, as a function of arrays on a mesh: jitted and differentiable.
@@ -44,7 +56,8 @@ class Plan(Ranking):
 
         given = {"equation": self.task.equation, "mesh": mesh}
         with context(**given):
-            planned = planned_function(self.task, (candidate or self.best).program, mesh)
+            chosen = candidate or self.best
+            planned = planned_function(self.task, chosen.program, mesh, compiler_options=chosen.options)
 
         def function(*arrays: Any) -> jax.Array:
             with context(arrays=arrays, **given):

@@ -267,7 +267,9 @@ def _check_way(step: GatherEinsum | EinsumScatter | EinsumGather, mesh: Mesh) ->
     if isinstance(way, Sides):
         n = mesh.extent(axes)
         if step.chunks < 1 or math.prod(way.sizes) != n or sorted(way.order) != list(range(n)):
-            raise ProgramError(f"a torus of {way} has not a place for each of the {n} devices along {', '.join(axes)}, or no chunk")
+            raise ProgramError(
+                f"a torus of {way} has not a place for each of the {n} devices along {', '.join(axes)}, or no chunk"
+            )
     elif way not in WAYS or step.chunks < 1:
         raise ProgramError(f"a ring goes one of {', '.join(map(str, WAYS))}, in at least one chunk: not {way!r}, {step.chunks}")
     if way == "folded" and len(axes) > 1:

@@ -89,8 +89,7 @@ class GatherEinsum:
 
     The blocks go round a ring, one way (`"ring"`), both (`"bidirectional"`), or one way over every second device and back
     over the others (`"folded"`: on a line no two neighbours are far apart), each cut into so many chunks. Or they go along all
-    `Sides` of a torus at once: each block is cut into as many parts, or so many times as many, and each part begins with another
-    side.
+    `Sides` of a torus at once: each is cut into so many chunks for each side, every one of which begins with another side.
     """
 
     gather: AllGather

@@ -21,7 +21,7 @@ from shardwise.compiled.certify import kept
 from shardwise.compiled.expected import planned_collectives
 from shardwise.errors import AuditMismatchError
 from shardwise.layout import Layout
-from shardwise.mesh import Mesh
+from shardwise.mesh import Mesh, Sides
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
 from shardwise.planning.problem import costs_of
@@ -126,6 +126,9 @@ HELD = {
     "pipelined 4 one way": ring("pipelined", 4, "ring", 2),
     "pipelined 3 both ways": ring("pipelined", 3, "bidirectional", 4),
     "pipelined, nothing to cut": ring("pipelined", 3, "bidirectional", 2, rows=1),
+    "gather on a torus": ring("gather", 8, Sides((2, 2, 2), (0, 1, 3, 2, 6, 7, 5, 4)), 1),
+    "scatter on a torus": ring("scatter", 6, Sides((2, 3), (0, 1, 2, 5, 4, 3)), 1),
+    "pipelined on a torus": ring("pipelined", 4, Sides((2, 2), (0, 1, 3, 2)), 2),
     "rotate 2, 2": rotation("x=2, y=2", I=6, J=4, K=6),
     "rotate 2, 4": rotation("x=2, y=4", I=6, J=8, K=8),
     "rotate 3, 2": rotation("y=3, x=2", I=6, J=6, K=9),

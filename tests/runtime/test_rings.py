@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from shardwise.mesh import Sides
 from shardwise.runtime.rings import (
     einsum_gather,
     einsum_scatter,
@@ -24,7 +26,7 @@ from shardwise.runtime.rings import (
     gather_einsums,
     rotate_einsum,
 )
-from shardwise.schedule.strands import gathering
+from shardwise.schedule.strands import begun, gathering, rotating
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,14 @@ DOWN = Case("I J_x, J_x K -> I_x K", "I")
 PIPELINED = Case("I_x J, J K -> I K", "I", checked=False, pipelined=True)
 WAYS = [{"way": way, "chunks": chunks} for way in ("ring", "bidirectional") for chunks in (1, 2, 3)]
 WAYS += [{"way": "folded", "chunks": 2}]
+TORI = {4: Sides((2, 2), (0, 1, 3, 2)), 8: Sides((2, 2, 2), (0, 1, 3, 2, 6, 7, 5, 4)), 9: Sides((3, 3), (*range(9),))}
 
 
 @functools.cache
-def all_kinds(n: int, dtype: Any) -> tuple[list[tuple[Case, dict[str, int]]], Any]:
+def all_kinds(n: int, dtype: Any, on: str) -> tuple[list[tuple[Case, dict[str, int]]], Any]:
     """All kinds with odd and even blocks, each with another schedule, in one compiled function."""
-    found, ways = [], itertools.cycle(WAYS[n % 6 :] + WAYS[: n % 6])
+    tori = [{"way": TORI[n], "chunks": chunks} for chunks in (1, 2)] if on == "a torus" else []
+    found, ways = [], itertools.cycle(tori or WAYS[n % 6 :] + WAYS[: n % 6])
     for number, (kind, each) in enumerate(itertools.product((AG, UP, WEIGHTS, DOWN, PIPELINED), (3, 4))):
         options = next(ways) | {"save": number % 3 != 0}
         case = replace(kind, options=options)
@@ -152,11 +156,15 @@ def all_kinds(n: int, dtype: Any) -> tuple[list[tuple[Case, dict[str, int]]], An
 DTYPES = {2: jnp.float32, 3: jnp.bfloat16, 4: jnp.float32, 5: jnp.bfloat16, 8: jnp.float32}
 
 
-@pytest.mark.parametrize(("n", "dtype"), [*DTYPES.items(), (4, jnp.bfloat16)])
+@pytest.mark.parametrize(
+    ("n", "dtype", "on"),
+    [*((n, dtype, "a ring") for n, dtype in (*DTYPES.items(), (4, jnp.bfloat16))), (4, jnp.bfloat16, "a torus"),
+     (8, jnp.float32, "a torus")],
+)  # fmt: skip
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=8)
-def test_values_and_derivatives_are_those_of_the_einsum(n: int, dtype: Any, seed: int):
-    cases, function = all_kinds(n, dtype)
+def test_values_and_derivatives_are_those_of_the_einsum(n: int, dtype: Any, on: str, seed: int):
+    cases, function = all_kinds(n, dtype, on)
     rng = np.random.default_rng(seed)
     drawn = [[whole(rng, term, sizes, dtype) for term in case.terms] for case, sizes in cases]
     laid = [placed(case, mesh_of(x=n), arrays[:-1], arrays[-1]) for (case, _), arrays in zip(cases, drawn, strict=True)]
@@ -234,10 +242,17 @@ def test_the_same_bits_on_every_run_and_replica(case: Case):
             np.testing.assert_array_equal(np.asarray(part.data), np.asarray(first)[part.index])
 
 
-@pytest.mark.parametrize("case", [AG, UP, WEIGHTS, DOWN], ids=["AG", "TP-up", "weights", "RS"])
-def test_second_derivatives(case: Case):
-    mesh, rng = mesh_of(x=3), np.random.default_rng(1)
-    sizes = case.sizes(3, 2)
+ON_A_TORUS = [replace(case, options={"way": TORI[4]}) for case in (UP, WEIGHTS, DOWN, PIPELINED)]
+
+
+@pytest.mark.parametrize(
+    ("case", "n"),
+    [*((case, 3) for case in (AG, UP, WEIGHTS, DOWN)), *((case, 4) for case in ON_A_TORUS)],
+    ids=["AG", "TP-up", "weights", "RS", *(f"{name} on a torus" for name in ("TP-up", "weights", "RS", "pipelined"))],
+)
+def test_second_derivatives(case: Case, n: int):
+    mesh, rng = mesh_of(x=n), np.random.default_rng(1)
+    sizes = case.sizes(n, 2)
     *arrays, cotangent = [rng.standard_normal([sizes[d] for d in term]).astype(np.float32) for term in case.terms]
 
     def curved(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,6 +284,30 @@ def test_every_block_arrives_once(n: int, way: Any, chunks: int, width: int):
     for strand in gathering(n, way, chunks, width):
         seen += [(-strand.way * hop % n, row) for hop in range(1, strand.hops + 1) for row in range(*strand.span)]
     assert sorted(seen) == [(away, row) for away in range(n) for row in range(width)]
+
+
+@given(st.lists(st.integers(2, 5), min_size=1, max_size=3), st.integers(1, 7), st.booleans())
+def test_on_a_torus_every_part_comes_once_and_no_link_carries_two_in_a_round(sizes: list[int], parts: int, made: bool):
+    rounds, n = rotating(tuple(sizes), parts, made), math.prod(sizes)
+    have = {(part, 0) for part in range(parts)}
+    for number, moves in enumerate(rounds):
+        assert all((move.part, move.sent) in have for move in moves)
+        assert not made or all(move.part <= number for move in moves)
+        assert len({(move.side, move.way) for move in moves}) == len(moves)
+        come = [(move.part, move.come) for move in moves]
+        assert have.isdisjoint(come)
+        have |= set(come)
+    assert sorted(have) == [(part, away) for part in range(parts) for away in range(n)]
+    sent = [move for moves in begun(rounds, parts, made) for move in moves]
+    assert sorted(sent) == sorted(move for moves in rounds for move in moves)
+
+
+@pytest.mark.parametrize(("sizes", "rounds"), [((2, 2, 2), 7), ((4, 4), 8), ((3, 3), 4), ((4, 4, 4), 32)])
+def test_a_torus_of_equal_sides_keeps_all_its_links_busy(sizes: tuple[int, ...], rounds: int):
+    links = len(sizes) * (1 if sizes[0] == 2 else 2)
+    made = rotating(sizes, len(sizes))
+    assert len(made) == rounds == math.ceil(len(sizes) * (math.prod(sizes) - 1) / links)
+    assert len(rotating(sizes, 2 * len(sizes))) <= 2 * rounds
 
 
 GRIDS = [(2, 2), (1, 3), (2, 4), (4, 2), (2, 3), (1, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 from shardwise.layout import Layout
-from shardwise.mesh import Mesh
+from shardwise.mesh import Mesh, Sides
 from shardwise.notation import Equation, Operand
 from shardwise.planning.problem import problem
 from shardwise.program import Program
@@ -64,6 +65,16 @@ FORMS = {
 }
 MAKERS = {"gather": gather_matmul, "scatter": matmul_scatter, "pipelined": matmul_gather}
 HOW = [*itertools.product(("ring", "bidirectional"), (1, 2, 3, 4)), ("folded", 1), ("folded", 3)]
+TORI = {4: [(2, 2)], 6: [(2, 3)], 8: [(2, 2, 2), (4, 2)], 9: [(3, 3)], 16: [(4, 4), (2, 2, 4)]}
+
+
+def hows(n: int) -> Iterator[tuple[Any, int]]:
+    """The ways that a ring of so many devices may go, and in how many chunks; on tori in an order of their own."""
+    yield from HOW
+    for sizes in TORI.get(n, ()):
+        order = list(range(n))
+        Random(n).shuffle(order)
+        yield from ((Sides(sizes, tuple(order)), chunks) for chunks in (1, 2))
 
 
 def within(jaxpr: Any) -> Iterator[Any]:
@@ -124,7 +135,7 @@ FEW = (
 def test_what_is_run_and_what_is_written_are_the_schedule(form: str, n: int):
     shown = FORMS[form]
     sizes, layouts = shown.sizes(n), {name: Layout.parse(text) for name, text in zip("AB", shown.layouts, strict=True)}
-    for how in HOW:
+    for how in hows(n):
         step = shown.step(*how)
         program = Program(Mesh((("x", n),)), tuple(layouts.items()), (step,), "C")
         ring = scheduled(step, layouts, sizes, program.mesh)
@@ -159,7 +170,7 @@ def test_a_rotation_sends_what_its_grid_says(n: int, m: int):
 @pytest.mark.parametrize("n", [17, 18, 32, 33])
 def test_a_loop_is_its_trips_one_after_the_other(form: str, n: int):
     """A long ring is a loop; trip by trip it has the events of one that is none."""
-    for how in HOW:
+    for how in hows(n):
         looped, flat = (MAKERS[form](n, *how, 12, unroll) for unroll in (16, n))
         assert len(looped) < len(flat)
         assert list(unrolled(looped)) == list(unrolled(flat))

@@ -136,7 +136,7 @@ PLANS = [
     pytest.param({"memory_limit": "16GB"}, PlanError, f"a memory limit of '16GB' is no number: {LIMIT}", id="limit a text"),
     pytest.param({"memory_limit": True}, PlanError, f"a memory limit of True is no number: {LIMIT}", id="limit a bool"),
     pytest.param({"overlap": "yes"}, PlanError,
-                 "overlap='yes': known are True, False, 'ring', 'bidirectional', 'folded', 'scatter', 'rotate'",
+                 "overlap='yes': known are True, False, 'ring', 'bidirectional', 'folded', 'torus', 'scatter', 'rotate'",
                  id="overlap a text"),
     pytest.param({"equation": "A[I] -> A[I]{U_x}", "sizes": {"I": 8}}, PlanError,
                  f"no program leads to A[I]{{U_x}}: {NO_PARTIAL}", id="partial sums of nothing"),

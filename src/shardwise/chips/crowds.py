@@ -49,20 +49,20 @@ def passes_both_ways(pairs: Pairs, axes: Axes, mesh: Mesh, site: Site) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def sides_of(axes: Axes, mesh: Mesh, site: Site) -> Sides | None:
-    """The torus that the devices along axes fill, its neighbours linked; None where they fill none of two sides or more.
+def sides_of(axes: Axes, mesh: Mesh, site: Site) -> tuple[Sides, ...]:
+    """The torus that the devices along axes fill, its neighbours linked; none where they fill none of two sides or more.
 
     A side is two chips, or a ring: a line of more has no link from its end to its start.
 
     >>> from shardwise.chips.placing import mesh_order
     >>> from shardwise.chips.topology import Topology
     >>> cube, mesh = Topology.parse("v5p:2x2x2"), Mesh.parse("x=8")
-    >>> str(sides_of(("x",), mesh, Site(cube, mesh_order(cube, mesh))))
-    '2x2x2'
+    >>> [str(sides) for sides in sides_of(("x",), mesh, Site(cube, mesh_order(cube, mesh)))]
+    ['2x2x2']
     """
     topology = site.topology
     if topology.slices > 1 or topology.kind == "gpu":
-        return None
+        return ()
     others = [place for place, name in enumerate(mesh.names) if name not in axes]
     devices = np.arange(mesh.size).reshape([size for _, size in mesh.axes])
     row = devices.transpose([*others, *map(mesh.names.index, axes)]).reshape(-1, mesh.extent(axes))[0]
@@ -71,13 +71,13 @@ def sides_of(axes: Axes, mesh: Mesh, site: Site) -> Sides | None:
     sides = [side for side, values in enumerate(spans) if len(values) > 1]
     sizes = tuple(len(spans[side]) for side in sides)
     if len(sides) < 2 or len(spans) - 1 in sides or math.prod(sizes) != len(places):
-        return None
+        return ()
     if any(len(spans[side]) > 2 and not (topology.rings[side] and len(spans[side]) == topology.shape[side]) for side in sides):
-        return None
+        return ()
     order = np.ravel_multi_index(tuple(np.searchsorted(spans[side], places[:, side]) for side in sides), sizes)
     found = Sides(sizes, tuple(order.tolist()))
     pairs = (found.beside(side, way) for side in range(len(sides)) for way in (1, -1))
-    return found if all(crowd_of(each, axes, mesh, site) == (1, 1) for each in pairs) else None
+    return (found,) if all(crowd_of(each, axes, mesh, site) == (1, 1) for each in pairs) else ()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -12,7 +12,8 @@ from shardwise.chips.links import FLOATS, Arithmetic, Route, Routes, measured_ra
 from shardwise.chips.network import network_speed
 from shardwise.chips.placing import Site
 from shardwise.layout import Axes
-from shardwise.mesh import Mesh, folded
+from shardwise.mesh import Mesh, Sides, folded
+from shardwise.steps import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +99,27 @@ def folded_hop(
     assert isinstance(torus, Torus)
     if site is not None and site.topology.slices == 1:
         return _placed_hop(torus, folded(mesh.axis_size(axis)), (axis,), mesh, site, arithmetic)
-    link, route = torus.bytes_per_s.value / hardware.devices_per_chip, (routes or torus_routes(torus, mesh))[axis]
+    link, route = (
+        torus.bytes_per_s.value / hardware.devices_per_chip,
+        (routes or torus_routes(torus, mesh, hardware.devices_per_chip))[axis],
+    )
     apart = max(1, route.hops // max(1, route.size // 2 if closes_to_a_ring(route, link) else route.size - 1))
     latency = arithmetic.name("hop", torus.hop_seconds.value, "s") * (2 * apart)
     return Hop(apart / arithmetic.name("W", link, "B/s", "a link"), latency, both_ways=False)
 
 
-def side_hop(hardware: Hardware, arithmetic: Arithmetic = FLOATS) -> Hop:
-    """One step along a side of a torus: a link for each way, which carries one shard."""
-    torus = hardware.links
-    assert isinstance(torus, Torus)
-    per_byte = 1 / arithmetic.name("W", torus.bytes_per_s.value, "B/s", "a link")
-    return Hop(per_byte, arithmetic.name("hop", torus.hop_seconds.value, "s"), both_ways=True)
+def hop_of(
+    way: Way, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Routes | None, arithmetic: Arithmetic, site: Site | None
+) -> Hop:  # fmt: skip
+    """One step of what goes this way over mesh axes; along a side of a torus a link for each way carries one shard."""
+    if isinstance(way, Sides):
+        torus = hardware.links
+        assert isinstance(torus, Torus)
+        per_byte = 1 / arithmetic.name("W", torus.bytes_per_s.value, "B/s", "a link")
+        return Hop(per_byte, arithmetic.name("hop", torus.hop_seconds.value, "s"), both_ways=True)
+    if way == "folded":
+        return folded_hop(hardware, mesh, axes[0], routes, arithmetic, site)
+    return ring_hop(hardware, mesh, axes, routes, arithmetic, site)
 
 
 def _placed_hop(

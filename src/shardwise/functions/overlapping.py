@@ -14,7 +14,7 @@ import jax
 
 from shardwise.chips.topology import Topology
 from shardwise.compiled.compiling import audit, check_function, name_of, rehearse
-from shardwise.compiled.targets.compiler_flags import Options, flags
+from shardwise.compiled.targets.compiler_flags import PERMUTES_EARLY, Options, suggested
 from shardwise.errors import CompileError, ShardwiseError, one_line
 from shardwise.functions.diagnosing import mesh_of
 from shardwise.functions.lookup_places import LookupPlace
@@ -33,7 +33,6 @@ COMPILE_TIMES = 3.0  # as long as the function as it is compiles may what is cha
 QUICK = 5.0  # seconds of a processor: what compiles in less is never too long
 SWITCH = "SHARDWISE_OVERLAP"
 OWN_RINGS = "xla_jf_spmd_threshold_for_windowed_einsum_mib"  # where TPU compilers make rings of their own
-PERMUTES_EARLY = "xla_tpu_enable_all_experimental_scheduler_features"  # what has their schedulers start permutes early
 
 
 def overlap(
@@ -154,10 +153,8 @@ def _kind(leaf: Any) -> object:
 
 def _suggested(name: str, on: str | None, mesh: AnyMesh) -> Options:
     """An option of TPU compilers with the value that is suggested; none for other devices."""
-    attached = mesh.devices.flat[0].platform if isinstance(mesh, jax.sharding.Mesh) else ""
-    if (attached if on is None else Topology.parse(on).kind) != "tpu":
-        return ()
-    return tuple((flag.name, flag.value) for flag in flags("tpu") if flag.name == name)
+    attached = mesh.devices.flat[0].platform if isinstance(mesh, jax.sharding.Mesh) else "cpu"
+    return suggested(name, attached if on is None else Topology.parse(on).kind)
 
 
 def _dropped(place: Place) -> Left:

@@ -80,6 +80,9 @@ def notes(ranked: Ranking) -> Iterator[str]:
         return
     if ranked.best.confirmed is not None:
         yield "times are modelled from the schedules that the compiler made"
+        if ranked.best.options:
+            said = ", ".join(f"{name}={value}" for name, value in ranked.best.options)
+            yield f"the best was compiled with {said}: a jax.jit around it takes it as compiler_options=plan.compiler_options"
     if any(held_out(task, candidate) for candidate in ranked):
         yield (
             f"(a/b): of b held-out cases of the kind (chip, or all TPUs where it has few; ring or none; up to {SMALL} chips or "

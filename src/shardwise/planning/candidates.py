@@ -24,6 +24,7 @@ class Candidate:
     estimate: Estimate
     confirmed: Timeline | None = None  # of what a compiler made of it (`sw.plan(..., confirm=...)`)
     measured_seconds: float | None = None  # the median of its runs (`sw.plan(..., confirm="here")`)
+    options: tuple[tuple[str, str], ...] = ()  # of the compiler, with which it is the fastest that was `confirmed`
     task: Problem | None = field(default=None, compare=False, repr=False)  # that it was priced for
 
     @property

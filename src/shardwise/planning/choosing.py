@@ -124,8 +124,7 @@ class Fusing:
 
     def forms(self, step: Fused) -> Iterator[Fused]:
         """A step in every form that it may be asked for."""
-        sides = self.costs.sides(moved_axes(step))
-        return forms_of(step, WAYS if sides is None else (*WAYS, sides))
+        return forms_of(step, (*WAYS, *self.costs.sides(moved_axes(step))))
 
     def fastest_of(self, forms: Iterable[Fused], here: Standing) -> Fused:
         """The fastest of some forms of a step: none that moves longer than another takes is played."""

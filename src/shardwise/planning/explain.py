@@ -230,6 +230,7 @@ def facts(ranked: Ranking) -> dict[str, Any]:
                 "result": str(candidate.program.result),
                 "seconds": candidate.estimate.seconds,
                 "confirmed_seconds": None if candidate.is_estimated else candidate.seconds,
+                "compiler_options": dict(candidate.options),
                 "held_out_cases": _held_out(task, candidate),
                 "communication_seconds": candidate.estimate.communication_seconds,
                 "flops": candidate.estimate.flops,

@@ -87,8 +87,8 @@ class _LocalMatmul:
 class Priced:
     """A fused step's schedule with what its events take: ready to be played.
 
-    `lanes` name the links of each lane that the events have; `moving` is how long all transfers take, as if alone. Devices that share one host's
-    cores hide none of it, nor do those that wait for each transfer: it is paid after the work.
+    `lanes` name the links of each lane that the events have; `moving` is how long all transfers take, as if alone. Devices that
+    share one host's cores hide none of it, nor do those that wait for each transfer: it is paid after the work.
     """
 
     events: Events
@@ -280,7 +280,10 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, b
 
 def _together(events: Events) -> int:
     """How wide what arrived together is, at most, that is multiplied together."""
-    return max((sum(part.width for part in event.parts) for event in events if isinstance(event, Matmul) and event.transfers), default=0)
+    return max(
+        (sum(part.width for part in event.parts) for event in events if isinstance(event, Matmul) and event.transfers),
+        default=0,
+    )
 
 
 def _local_matmul(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from shardwise.chips import Hardware, Memory, Torus
 from shardwise.chips.algorithms import CUBE, Ground, goes_round, is_asynchronous, is_foldable, is_summed, used_routes
 from shardwise.chips.crowds import Pairs, crowd_of, sides_of
-from shardwise.chips.hops import Hop, folded_hop, ring_hop, side_hop
+from shardwise.chips.hops import Hop, hop_of
 from shardwise.chips.links import FLOATS, Arithmetic, Pricer, Routes, memory_seconds, pricer, sharing, torus_routes
 from shardwise.chips.network import network_bytes
 from shardwise.chips.placing import Site
@@ -360,32 +360,22 @@ class Costs:
 
     def hop(self, axes: Axes, way: Way = "ring") -> Hop:
         """One step of a ring over mesh axes."""
-        key = axes, way if way == "folded" or isinstance(way, Sides) else "ring"
-        hop = self._hops.get(key)
-        if hop is None:
-            if isinstance(way, Sides):
-                hop = side_hop(self.hardware, self.arithmetic)
-            elif way == "folded" and self.ground is not None:
-                hop = folded_hop(self.hardware, self.mesh, axes[0], self.ground.routes, self.arithmetic, self.site)
-            else:
-                hop = ring_hop(self.hardware, self.mesh, axes, self.routes, self.arithmetic, self.site)
-            if self.ground is not None and not (is_asynchronous(axes, self.ground) or key[1] != "ring"):
+        key = axes, "ring" if self.ground is None or way == "bidirectional" else way
+        if (hop := self._hops.get(key)) is None:
+            hop = hop_of(key[1], self.hardware, self.mesh, axes, self.routes, self.arithmetic, self.site)
+            if key[1] == "ring" and self.ground is not None and not is_asynchronous(axes, self.ground):
                 hop = replace(hop, asynchronous=False)
             self._hops[key] = hop
         return hop
 
     def ways(self, axes: Axes) -> tuple[Way, ...]:
         """The ways that a ring over mesh axes may go that are worth a look."""
-        if self.ground is not None and is_foldable(axes, self.ground):
-            return ("folded", "ring")
-        sides = self.sides(axes)
-        return ("ring", "bidirectional") if sides is None else ("ring", "bidirectional", sides)
+        folds = self.ground is not None and is_foldable(axes, self.ground)
+        return ("folded", "ring") if folds else ("ring", "bidirectional", *self.sides(axes))
 
-    def sides(self, axes: Axes) -> Sides | None:
-        """The torus that the devices along mesh axes fill, if they are no more than schedules are written out for."""
-        if self.site is None or not 1 < self.mesh.extent(axes) <= UNROLL:
-            return None
-        return sides_of(axes, self.mesh, self.site)
+    def sides(self, axes: Axes) -> tuple[Sides, ...]:
+        """The torus that the devices along mesh axes fill, if any; of no more than schedules are written out for."""
+        return () if self.site is None or self.mesh.extent(axes) > UNROLL else sides_of(axes, self.mesh, self.site)
 
     def slice(self, out_bytes: float, blocks: Blocks = PLAIN) -> float:
         """Seconds to read and write the kept part, or, through the rows of tiles, to copy it; matmuls read it in place."""

@@ -14,11 +14,12 @@ from shardwise.chips import Hardware, Torus
 from shardwise.dataflow import makes_result, reader, waiting
 from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
+from shardwise.mesh import Sides
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.planning.told import exchange_form, operand_orders, result_order, scatter_form, summed_as_one
 from shardwise.program import Program, cuts, invarying_axes, rule
-from shardwise.runtime import code_rings
+from shardwise.runtime.code_helpers import HELPERS, imports, needed, text
 from shardwise.runtime.lower import leaves_replicated
 from shardwise.schedule.fused import scheduled
 from shardwise.steps import (
@@ -79,7 +80,7 @@ def source(program: Program, title: str, function: str = "program", task: Proble
     in_specs = "".join(f"{_spec(layout.on(program.mesh))}, " for _, layout in program.inputs)
     helpers = _helpers(program, body)
     mapped = f"local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(result)}"
-    modules = code_rings.imports(helpers)
+    modules = imports(helpers)
     own = [line for line in modules if line.split()[1] in sys.stdlib_module_names]
     others = [line for line in modules if line not in own]
     lines = [
@@ -97,7 +98,7 @@ def source(program: Program, title: str, function: str = "program", task: Proble
         f"mesh = jax.make_mesh({mesh_shape}, {program.mesh.names})",
         "",
         "",
-        *(f"{code_rings.text(name)}\n" for name in helpers),
+        *(f"{text(name)}\n" for name in helpers),
         f"def local({parameters}):  # each argument is one device's shard",
         *(f"    {line}" for line in body),
         f"    return {returned}",
@@ -226,12 +227,15 @@ def _ring_call(
             along = scheduled(step, layouts, task.sizes, program.mesh).along
             given = _lying(terms, given, shapes, letters[along]) if told and isinstance(step, EinsumScatter) else given
             terms, given = _summed_as_one(terms, given, shapes)
-    options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, way={step.way!r}"
+    way = step.way
+    going = f"sides=({way.sizes}, {way.order})" if isinstance(way, Sides) else f"way={way!r}"
+    options = f"dim={letters[moved.dim]!r}, axes={_axes(moved.axes)}, {going}"
     options += f", chunks={step.chunks}" if step.chunks > 1 else ""
     options += f", along={letters[along]!r}" if along != moved.dim else ""
     options += f", order={order}" if order is not None else ""
     options += ", ring=(folded_shift, folded_owner)" if step.way == "folded" else ""
-    return f"{_RINGS[type(step)]}({terms!r}, {', '.join(given)}, {options})"
+    name = f"{_RINGS[type(step)]}_on_torus" if isinstance(way, Sides) else _RINGS[type(step)]
+    return f"{name}({terms!r}, {', '.join(given)}, {options})"
 
 
 def _lying(terms: str, given: Sequence[str], shapes: Sequence[Sequence[int]], along: str) -> list[str]:
@@ -311,20 +315,14 @@ def _item_bytes(array: str, program: Program, task: Problem) -> int:
 
 def _helpers(program: Program, body: Sequence[str]) -> list[str]:
     """What a program's steps call, and what that calls, in the order in which it is written."""
-    called = [name for name in code_rings.BLOCKS if any(f" {name}(" in line or f"({name}(" in line for line in body)]
-    found = {*called, *(each for name in called for each in code_rings.NEEDS[name])}
+    found = {name for name in HELPERS if any(f" {name}(" in line or f"({name}(" in line for line in body)}
     for step in program.steps:
         match step:
             case GatherEinsum(gather=moved) | EinsumScatter(scatter=moved) | EinsumGather(gather=moved):
                 in_order = moved.axes == tuple(axis for axis in program.mesh.names if axis in moved.axes)
-                ring = _RINGS[type(step)]
-                found |= {"shift" if in_order else "shift_in_any_order", ring, *code_rings.NEEDS[ring]}
-                found |= set(code_rings.FOLDED) if step.way == "folded" else set()
-            case RotateEinsum():
-                found.add(_RINGS[type(step)])
-    if "shift_in_any_order" in found:  # it takes them in the mesh's order, too
-        found.discard("shift")
-    return [name for name in code_rings.HELPERS if name in found]
+                found |= set() if in_order or isinstance(step.way, Sides) else {"shift_in_any_order"}
+                found |= {"folded_shift", "folded_owner"} if step.way == "folded" else set()
+    return needed(found)
 
 
 def _comment(step: Step, layouts: dict[str, Layout], program: Program) -> str:
@@ -362,7 +360,7 @@ def _first(free: Iterator[str], taken: set[str]) -> str:
 # What the text of a module calls by these names; and what a reader, or a checker, would take for something else.
 _RESERVED = frozenset(
     ["jax", "jnp", "lax", "np", "math", "itertools", "mesh", "local", "program", "p", "namedsharding", "namedtuple"]
-    + [name.lower() for name in code_rings.HELPERS]
+    + [name.lower() for name in HELPERS]
 ) | {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *(name.lower() for name in keyword.kwlist)}
 
 

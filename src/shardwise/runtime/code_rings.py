@@ -1,15 +1,13 @@
 """The rings as `Plan.code()` writes them: plain JAX, of which each function's text is copied as it stands.
 
 Nothing here may lean on this package but on the strands of its schedules, which are copied too, nor on anything but `jnp`,
-`lax` and what `IMPORTS` names. They do what `shardwise.schedule.makers` says, as the rings of `shardwise.runtime.rings` do,
+`lax` and what this module imports. They do what `shardwise.schedule.makers` says, as the rings of `shardwise.runtime.rings` do,
 without what makes those fast in every corner: loops, sums in another dtype, derivatives of their own. JAX differentiates
 them as it does anything.
 """
 
-import inspect
 import itertools
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +15,8 @@ import numpy as np
 from jax import lax
 
 from shardwise.mesh import folded  # copied
-from shardwise.runtime import blocks
 from shardwise.runtime.blocks import cut_out, lying_in, unseen  # copied
-from shardwise.schedule.strands import Strand, cuts, gathering, is_one_matmul, scattering, side_by_side  # noqa: F401  copied
+from shardwise.schedule.strands import gathering, is_one_matmul, scattering, side_by_side  # copied
 
 
 def shift(x, axes, way):
@@ -55,16 +52,11 @@ def folded_owner(axes, away):
     return jnp.asarray(ring)[(jnp.asarray(np.argsort(ring))[lax.axis_index(axes)] + away) % len(ring)]
 
 
-def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, ring=(shift, owner)):
-    """`jnp.einsum(terms, ...)` of every device's block, gathered along `dim`, with the others.
-
-    The blocks go round a ring, one way or both, in so many chunks each. What arrives is sent on and multiplied at once:
-    one hop is overlapped by the matmul of the last. `order` is that of the result's dimensions in memory.
-    """
+def taking(terms, others, dim, size, order=None):
+    """What takes parts of an array of `size` along `dim`, each with its start: a result grows by their matmuls with others."""
     inputs, out = terms.split("->")
     term, *other_terms = inputs.split(",")
-    n, at, (move, above) = lax.axis_size(axes), term.index(dim), ring
-    width = block.shape[at]
+    at = term.index(dim)
 
     def factors(part, start, arrays):
         """Of one matmul: a part of the whole array, and what the others have there."""
@@ -79,13 +71,13 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
             if order is not None:  # else the compiler may make it in another one, and transpose it
                 made = lying_in(made, order)
             if result is None:  # room, which is not filled: every block has its place
-                result = lax.empty((*made.shape[:to], n * width, *made.shape[to + 1 :]), made.dtype)
+                result = lax.empty((*made.shape[:to], size, *made.shape[to + 1 :]), made.dtype)
             result = lax.dynamic_update_slice_in_dim(result, made, start, axis=to)
         return result
 
     def added(result, parts, starts):
-        """A running sum, which what arrives from both sides joins in one matmul or in two."""
-        rows = len(parts) * parts[0].shape[at]
+        """A running sum, which what arrives together joins in one matmul, or each by itself."""
+        rows = sum(part.shape[at] for part in parts)
         cut = sum(x.size * rows // x.shape[t.index(dim)] for x, t in zip(others, other_terms, strict=True) if dim in t)
         if len(parts) > 1 and not is_one_matmul(cut, result.size):
             for part, start in zip(parts, starts, strict=True):
@@ -101,9 +93,20 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
         made = made if result is None else result + made
         return made if order is None else lying_in(made, order)
 
-    strands = gathering(n, way, chunks, width)
+    return laid if dim in out else added
+
+
+def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, ring=(shift, owner)):
+    """`jnp.einsum(terms, ...)` of every device's block, gathered along `dim`, with the others.
+
+    The blocks go round a ring, one way or both, in so many chunks each. What arrives is sent on and multiplied at once:
+    one hop is overlapped by the matmul of the last. `order` is that of the result's dimensions in memory.
+    """
+    at, (move, above) = terms.split("->")[0].split(",")[0].index(dim), ring
+    width = block.shape[at]
+    taken = taking(terms, others, dim, lax.axis_size(axes) * width, order)
+    strands = gathering(lax.axis_size(axes), way, chunks, width)
     flying = {k: move(lax.slice_in_dim(block, *strand.span, axis=at), axes, strand.way) for k, strand in enumerate(strands)}
-    taken = laid if dim in out else added
     result = taken(None, [block], [above(axes, 0) * width])
     for hop in range(1, 1 + max((strand.hops for strand in strands), default=0)):
         for group in side_by_side(strands):
@@ -117,26 +120,44 @@ def gather_einsum(terms, block, *others, dim, axes, way, chunks=1, order=None, r
     return result
 
 
+def size_of(terms, operands, dim):
+    """The size of a dimension of an einsum."""
+    return next(x.shape[t.index(dim)] for x, t in zip(operands, terms.split("->")[0].split(","), strict=True) if dim in t)
+
+
+def part_matmul(terms, dim, width, along):
+    """What multiplies, of the block of `dim` that begins at a start and is so wide, what a span has `along` a dimension."""
+
+    def matmul(arrays, start, span):
+        rows = span[1] - span[0]
+        spans = {dim: (start + span[0], rows)} if along == dim else {dim: (start, width), along: (unseen(span[0], rows), rows)}
+        pairs = zip(arrays, terms.split("->")[0].split(","), strict=True)
+        return jnp.einsum(terms, *(cut_out(x, term, spans) for x, term in pairs))
+
+    return matmul
+
+
+def joined(parts, spans, at):
+    """Parts along one dimension as one array; one kernel writes all of them, as none knows its place."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = (*parts[0].shape[:at], spans[-1][1], *parts[0].shape[at + 1 :])
+    result = lax.optimization_barrier(lax.empty(shape, parts[0].dtype))
+    for (first, last), part in zip(spans, parts, strict=True):
+        result = lax.dynamic_update_slice_in_dim(result, part, unseen(first, last - first), axis=at)
+    return result
+
+
 def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(shift, owner)):
     """`jnp.einsum(terms, *operands)` summed over the devices along `axes`, of which each keeps its part of `dim`.
 
     A sum begins one place past its home, travels up, or one half up and the other down, and takes up one more matmul at
     every stop: while one part of it travels, another is multiplied. It is cut into parts along `dim`, or `along` another.
     """
-    inputs, out = terms.split("->")
     n, along, (move, above) = lax.axis_size(axes), along or dim, ring
-    sizes = {
-        d: size for x, term in zip(operands, inputs.split(","), strict=True) for d, size in zip(term, x.shape, strict=True)
-    }
-    width = sizes[dim] // n
-
-    def matmul(arrays, start, span):
-        """Of one part of the block that begins at `start`."""
-        rows = span[1] - span[0]
-        spans = {dim: (start + span[0], rows)} if along == dim else {dim: (start, width), along: (unseen(span[0], rows), rows)}
-        return jnp.einsum(terms, *(cut_out(x, term, spans) for x, term in zip(arrays, inputs.split(","), strict=True)))
-
-    strands = scattering(n, way, chunks, width if along == dim else sizes[along])
+    width = size_of(terms, operands, dim) // n
+    matmul = part_matmul(terms, dim, width, along)
+    strands = scattering(n, way, chunks, width if along == dim else size_of(terms, operands, along))
     sums, last = {}, []
     least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
     for hop in range(1, n + 1):
@@ -151,15 +172,22 @@ def einsum_scatter(terms, *operands, dim, axes, way, chunks=1, along=None, ring=
             small, arrived, _ = lax.optimization_barrier((operands[least], arrived, last))
             sums[k] = matmul([*operands[:least], small, *operands[least + 1 :]], start, strand.span) + arrived
             last = [sums[k]]
-    if len(strands) == 1:
-        return sums[0]
-    at = out.index(along)
-    shape = (*sums[0].shape[:at], strands[-1].span[1], *sums[0].shape[at + 1 :])
-    result = lax.optimization_barrier(lax.empty(shape, sums[0].dtype))
-    for strand, part in zip(strands, sums.values(), strict=True):
-        first, last = strand.span
-        result = lax.dynamic_update_slice_in_dim(result, part, unseen(first, last - first), axis=at)
-    return result
+    return joined(list(sums.values()), [strand.span for strand in strands], terms.split("->")[1].index(along))
+
+
+def laying(terms, operands, dim, n, along):
+    """What writes a part of the block at some position of n along `dim` into a result."""
+    out = terms.split("->")[1]
+    sizes = {d: size_of(terms, operands, d) for d in out}
+
+    def laid(result, part, position, span):
+        if result is None:  # room, which is not filled: every block has its place
+            result = lax.empty(tuple(sizes[d] * (n if d == dim else 1) for d in out), part.dtype)
+        starts = {dim: position * sizes[dim]}
+        starts[along] = starts.get(along, 0) + span[0]
+        return lax.dynamic_update_slice(result, part, [starts.get(d, 0) for d in out])
+
+    return laid
 
 
 def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(shift, owner)):
@@ -168,21 +196,9 @@ def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(
     The block is made in so many chunks, cut along `dim` or `along` another. Each goes round the ring, one way or both, as
     soon as it is there, while the next is multiplied.
     """
-    inputs, out = terms.split("->")
-    n, along, (move, above) = lax.axis_size(axes), along or dim, ring
-    sizes = {
-        d: size for x, term in zip(operands, inputs.split(","), strict=True) for d, size in zip(term, x.shape, strict=True)
-    }
-
-    def laid(result, part, away, span):
-        """A part of the block of the device so many places above."""
-        if result is None:  # room, which is not filled: every block has its place
-            result = lax.empty(tuple(sizes[d] * (n if d == dim else 1) for d in out), part.dtype)
-        starts = {dim: above(axes, away) * sizes[dim]}
-        starts[along] = starts.get(along, 0) + span[0]
-        return lax.dynamic_update_slice(result, part, [starts.get(d, 0) for d in out])
-
-    strands = gathering(n, way, chunks, sizes[along])
+    inputs, n, along, (move, above) = terms.split("->")[0].split(","), lax.axis_size(axes), along or dim, ring
+    laid = laying(terms, operands, dim, n, along)
+    strands = gathering(n, way, chunks, size_of(terms, operands, along))
     groups, hops = side_by_side(strands), max((strand.hops for strand in strands), default=0)
     flying, result = {}, None
     least = min(range(len(operands)), key=lambda k: operands[k].size)  # it waits; the others are laid out once for all
@@ -191,7 +207,7 @@ def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(
         if tick < len(groups):  # this device's next chunk, when all before has been written
             small, result = lax.optimization_barrier((operands[least], result))
             span = strands[groups[tick][0]].span
-            pairs = zip([*operands[:least], small, *operands[least + 1 :]], inputs.split(","), strict=True)
+            pairs = zip([*operands[:least], small, *operands[least + 1 :]], inputs, strict=True)
             part = jnp.einsum(terms, *(lax.slice_in_dim(x, *span, axis=t.index(along)) if along in t else x for x, t in pairs))
         for number, group in enumerate(groups[:tick]):
             hop = tick - number
@@ -201,11 +217,11 @@ def einsum_gather(terms, *operands, dim, axes, way, chunks=1, along=None, ring=(
                 for k, block in zip(here, arrived, strict=True):
                     flying[k] = move(block, axes, strands[k].way) if strands[k].hops > hop else None
                 for k, block in zip(here, arrived, strict=True):
-                    result = laid(result, block, -strands[k].way * hop, strands[k].span)
+                    result = laid(result, block, above(axes, -strands[k].way * hop), strands[k].span)
         if part is not None:
             for k in groups[tick]:
                 flying[k] = move(part, axes, strands[k].way)
-            result = laid(result, part, 0, span)
+            result = laid(result, part, above(axes, 0), span)
     return result
 
 
@@ -248,52 +264,3 @@ def rotate_einsum(terms, *operands, dim, axes):
         # The next turn begins when this one is done; its shards are on their way meanwhile.
         held, total = lax.optimization_barrier((coming, total))
     return total
-
-
-SHIFTS = ("shift", "shift_in_any_order")
-STRANDS = ("folded", "Strand", "cuts", "gathering", "scattering", "side_by_side", "is_one_matmul")
-RINGS = ("gather_einsum", "einsum_scatter", "einsum_gather", "rotate_einsum")
-FOLDED = ("folded", "folded_shift", "folded_owner")
-BLOCKS = (
-    "cut_blocks", "join_blocks", "as_one", "lying_in", "scatter_blocks", "scatter_rows", "sum_and_cut", "exchange_one",
-    "exchange_blocks", "cut_part", "cut_out", "unseen",
-)  # fmt: skip
-# In the order in which they are written.
-HELPERS = (*SHIFTS, "owner", *STRANDS, "folded_shift", "folded_owner", *RINGS, *BLOCKS)
-NEEDS = {  # what each calls
-    "gather_einsum": ("owner", "Strand", "cuts", "gathering", "side_by_side", "is_one_matmul", "lying_in"),
-    "einsum_scatter": ("owner", "Strand", "cuts", "scattering", "cut_out", "unseen"),
-    "einsum_gather": ("owner", "Strand", "cuts", "gathering", "side_by_side"),
-    "rotate_einsum": (),
-    "scatter_blocks": ("cut_blocks",),
-    "as_one": (),
-    "lying_in": (),
-    "scatter_rows": (),
-    "sum_and_cut": (),
-    "exchange_one": ("cut_blocks",),
-    "exchange_blocks": ("cut_blocks", "join_blocks"),
-    "cut_part": (),
-    "cut_out": (),
-    "unseen": (),
-}
-IMPORTS = {
-    "lying_in": tuple(line for line in inspect.getsource(blocks).splitlines() if line.endswith("with_layout_constraint")),
-    "shift_in_any_order": ("import numpy as np",),
-    "folded_owner": ("import numpy as np",),
-    "rotate_einsum": ("import itertools", "import math"),
-    "unseen": ("import math",),
-    "Strand": ("from typing import NamedTuple",),
-}
-
-
-def text(name: str) -> str:
-    """The source of one helper, as it is copied; `shift_in_any_order` goes by the name of the one that it stands for."""
-    return inspect.getsource(getattr(blocks, name) if name in BLOCKS else globals()[name]).replace(
-        "shift_in_any_order", "shift"
-    )
-
-
-def imports(names: Sequence[str]) -> tuple[str, ...]:
-    """The lines that import what some helpers need besides JAX, in order: modules before what is taken of one."""
-    lines = {line for name in names for line in IMPORTS.get(name, ())}
-    return tuple(sorted(lines, key=lambda line: (line.startswith("from"), line)))

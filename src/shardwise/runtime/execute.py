@@ -37,7 +37,16 @@ from shardwise.runtime.arrays import (
     sharding_of,
     untold_dims,
 )
-from shardwise.runtime.devices import AnyMesh, check_mesh, find_mesh, hardware_of, inside_jit, refuse_manual, settled
+from shardwise.runtime.devices import (
+    AnyMesh,
+    check_mesh,
+    find_mesh,
+    hardware_of,
+    inside_jit,
+    kind_of,
+    refuse_manual,
+    settled,
+)
 from shardwise.runtime.lower import Arithmetic, lower
 from shardwise.runtime.padding import any_padded, remember, true_shape
 
@@ -146,9 +155,13 @@ def _chosen(task: Problem, mesh: AnyMesh) -> Program:
 
 
 def planned_function(
-    task: Problem, program: Program, mesh: Any, arithmetic: Arithmetic | None = None
+    task: Problem, program: Program, mesh: Any, arithmetic: Arithmetic | None = None,
+    compiler_options: tuple[tuple[str, str], ...] = (),
 ) -> Callable[..., Any]:  # fmt: skip
     """A program as a function that holds its arguments against the plan, and places those of the host.
+
+    Args:
+        compiler_options: of TPU compilers, by name, for what is compiled by itself: not inside of another `jax.jit`.
 
     Raises:
         MeshError: the mesh has other axes than the plan.
@@ -159,18 +172,20 @@ def planned_function(
         raise MeshError(f"the plan is for mesh {task.mesh}, and the mesh given is {grid}")
 
     @functools.lru_cache(maxsize=CACHED)
-    def prepare_for(mesh: AnyMesh, given: tuple[Signature, ...]) -> Prepared:
+    def prepare_for(mesh: AnyMesh, given: tuple[Signature, ...], alone: bool) -> Prepared:
         options = Options(task.hardware, arithmetic=arithmetic or Arithmetic())
         bound = bind(task.equation, mesh, options, given)
         if bound.sizes != task.sizes:
             wrong = ", ".join(f"{d}={bound.sizes[d]} for {d}={n}" for d, n in task.sizes.items() if bound.sizes[d] != n)
             raise ArrayError(f"the arrays have other sizes than the plan: {wrong}")
-        return prepared(program, mesh, options, given, bound)
+        return prepared(program, mesh, options, given, bound, dict(compiler_options) if alone else {})
 
     def function(*arrays: Any) -> Any:
         arrays = tuple(map(as_array, arrays))
         refuse_manual()
-        return prepare_for(settled(mesh), tuple(map(signature, arrays)))(*arrays)
+        where, given = settled(mesh), tuple(map(signature, arrays))
+        alone = kind_of(where).startswith("TPU") and not inside_jit() and not any(array.traced for array in given)
+        return prepare_for(where, given, alone)(*arrays)
 
     names = [name for name, _ in program.inputs]
     if all(name.isidentifier() and not keyword.iskeyword(name) for name in names):  # audits call the arguments so
@@ -199,7 +214,10 @@ class Bound:
     sizes: Mapping[str, int]
 
 
-def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Signature, ...], bound: Bound) -> Prepared:
+def prepared(
+    program: Program, mesh: AnyMesh, options: Options, given: tuple[Signature, ...], bound: Bound,
+    compiler_options: Mapping[str, str] = {},
+) -> Prepared:  # fmt: skip
     """The jitted function of a program for arguments of these signatures."""
     operands, padded = bound.task.equation.operands, bound.task.sizes
     same = dict(padded) == dict(bound.sizes)
@@ -214,7 +232,8 @@ def prepared(program: Program, mesh: AnyMesh, options: Options, given: tuple[Sig
     # Where a type does not tell the whole layout, jit is told it: else it lays the result out by its type.
     sharding = None if told or not isinstance(mesh, jax.sharding.Mesh) else NamedSharding(mesh, program.result.spec)
     true_sizes = None if same else bound.sizes
-    ready = Prepared(jax.jit(lowered, out_shardings=sharding), operands, result, mesh, to_place, told, true_sizes)
+    jitted = jax.jit(lowered, out_shardings=sharding, compiler_options=dict(compiler_options) or None)
+    ready = Prepared(jitted, operands, result, mesh, to_place, told, true_sizes)
     _compare_processes(ready, program, options, given, bound)
     return ready
 

@@ -113,9 +113,7 @@ class _Run:
         """Multiply parts of blocks, each from so many places above; lay or add the results where they belong."""
         dim = self.job.dim
         return [
-            self.laid(before, parts, wanted, others)
-            if dim in wanted.out
-            else self.added(before, parts, wanted, others)
+            self.laid(before, parts, wanted, others) if dim in wanted.out else self.added(before, parts, wanted, others)
             for before, wanted, others in zip(made, self.job.matmuls, self.others, strict=True)
         ]
 

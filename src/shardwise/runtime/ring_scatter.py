@@ -93,7 +93,7 @@ class _Run:
         return flying, sums
 
     def partial_sum(self, start: Any, span: Span, arrived: list[Any], waits: list[Any]) -> Any:
-        """What this device multiplies for one part of one block, added to the sums that arrived; made after what it `waits` for."""
+        """What this device multiplies for one part of one block, added to the sums that arrived; after what it `waits` for."""
         job, operands = self.job, list(self.operands)
         total: Any = None
         if (arrived or waits) and len(operands) > 1:  # all but the last need not wait for what arrived

@@ -7,14 +7,12 @@ what a round sends came before the last one, or is this device's own, wherever t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from shardwise.mesh import Sides
 from shardwise.schedule.events import Await, Copy, Event, Events, Matmul, Part, Send, Span
-from shardwise.schedule.strands import ROWS, Move, cuts, rotating
-
-AHEAD = 2  # rounds on their way at once
+from shardwise.schedule.strands import ROWS, Move, begun, cuts, rotating
 
 
 def gather_matmul(sides: Sides, chunks: int, width: int) -> Events:
@@ -35,16 +33,17 @@ def gather_matmul(sides: Sides, chunks: int, width: int) -> Events:
     await 4, 5
     multiply +3[2:4] and +3[0:2]
     """
-    run = _Run.planned(sides, chunks, width)
-    run.own.update(range(len(run.spans)))
-    found: list[Event] = [*run.begun(0, AHEAD), Matmul((Part(0, (0, width)),))]
-    for number in range(len(run.rounds)):
-        found += [run.awaited(number), *run.begun(number + 1, AHEAD), run.multiplied(number)]
+    run = _Moves.of(sides, chunks, width)
+    starts = begun(run.rounds, len(run.spans))
+    found: list[Event] = [*run.sends(starts[0]), Matmul((Part(0, (0, width)),))]
+    for number, moves in enumerate(run.rounds, 1):
+        come = run.numbered(moves)
+        found += [Await(come), *run.sends(starts[number]), Matmul(tuple(map(run.part, moves)), come)]
     return tuple(found)
 
 
 def matmul_gather(sides: Sides, chunks: int, width: int) -> Events:
-    """The result of each device's matmul goes to all, part by part as it is made: part k is made in round k.
+    """The result of each device's matmul goes to all, part by part as it is made: part k is made before round k begins.
 
     >>> print(*matmul_gather(Sides((2, 2), (0, 1, 3, 2)), 1, 4)[:7], sep="\\n")
     multiply +0[0:2]
@@ -55,16 +54,14 @@ def matmul_gather(sides: Sides, chunks: int, width: int) -> Events:
     await 0, 1
     send +0[2:4] up side 0 as 2
     """
-    run, found = _Run.planned(sides, chunks, width, made=True), list[Event]()
-    for number in range(max(len(run.spans), len(run.rounds) + 1)):
-        own = [Part(0, run.spans[number])] if number < len(run.spans) else []
-        found += [Matmul((part,)) for part in own]
-        run.own.update(range(number, number + len(own)))
+    run, found = _Moves.of(sides, chunks, width, made=True), list[Event]()
+    for number, starting in enumerate(begun(run.rounds, len(run.spans), made=True)):
+        own = [Part(0, span) for span in run.spans[number : number + 1]]
         come = run.rounds[number - 1] if 0 < number <= len(run.rounds) else []
-        if come:
-            found.append(run.awaited(number - 1))
-        found += run.begun(number, AHEAD)
-        found += [Copy(run.part(move), run.numbers[move]) for move in come] + [Copy(part) for part in own]
+        found += [Matmul((part,)) for part in own]
+        found += [Await(run.numbered(come))] if come else []
+        found += run.sends(starting)
+        found += [*(Copy(run.part(move), run.numbers[move]) for move in come), *map(Copy, own)]
     return tuple(found)
 
 
@@ -80,65 +77,53 @@ def matmul_scatter(sides: Sides, chunks: int, width: int) -> Events:
     await 0
     multiply +0[0:4]
     """
-    run, found, over = _Run.planned(sides, chunks, width), list[Event](), set[int]()
+    run, found, over = _Moves.of(sides, chunks, width), list[Event](), set[int]()
     arriving: dict[tuple[int, int], list[int]] = {}  # the transfers that bring sums, by part and whose block it is
 
-    def summed(number: int, part: int, away: int) -> Iterator[Event]:
-        """What is multiplied for a round, when what it adds to has come, and the round before the last is over."""
+    def summed(part: int, away: int, before: Iterable[int]) -> Iterator[Event]:
+        """What is multiplied when what it adds to has come, and what is to be over before."""
         adds = arriving.pop((part, away), [])
-        before = [run.numbers[move] for moves in run.rounds[number + AHEAD : number + AHEAD + 1] for move in moves]
-        waits = [each for each in dict.fromkeys([*before, *adds]) if each not in over]
-        if waits:
-            yield Await(tuple(waits))
+        waits = tuple(each for each in dict.fromkeys([*before, *adds]) if each not in over)
         over.update(waits)
+        if waits:
+            yield Await(waits)
         yield Matmul((Part(away, run.spans[part]),), tuple(adds))
 
+    rounds = [*run.rounds, [], []]
     for number in reversed(range(len(run.rounds))):
-        for move in run.rounds[number]:
-            found += summed(number, move.part, move.come)
+        for move in rounds[number]:
+            found += summed(move.part, move.come, run.numbered(rounds[number + 2]))
             found.append(Send(run.numbers[move], -move.way, run.part(move), sides=sides, side=move.side))
             arriving.setdefault((move.part, move.sent), []).append(run.numbers[move])
     for part in range(len(run.spans)):
-        found += summed(-1, part, 0)
+        found += summed(part, 0, run.numbered(rounds[1]))
     return tuple(found)
 
 
-@dataclass(slots=True)
-class _Run:
-    """The moves of one schedule: their numbers, which have begun, and what this device has, by part and whose block it is."""
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """The moves of a schedule, in rounds, each with the number of its transfer; and the spans of the parts."""
 
     sides: Sides
     spans: Sequence[Span]
-    rounds: Sequence[Sequence[Move]]
+    rounds: list[list[Move]]
     numbers: dict[Move, int]
-    own: set[int] = field(default_factory=set)
-    sent: set[Move] = field(default_factory=set)
-    brought: dict[tuple[int, int], int] = field(default_factory=dict)
+    brought: dict[tuple[int, int], int]  # the transfer that brings a part of a block, by which and whose it is
 
     @classmethod
-    def planned(cls, sides: Sides, chunks: int, width: int, made: bool = False) -> _Run:
+    def of(cls, sides: Sides, chunks: int, width: int, made: bool = False) -> _Moves:
         spans = cuts(width, chunks * len(sides.sizes), ROWS)
         rounds = rotating(sides.sizes, len(spans), made)
-        return cls(sides, spans, rounds, {move: k for k, move in enumerate(move for moves in rounds for move in moves)})
+        numbers = {move: number for number, move in enumerate(move for moves in rounds for move in moves)}
+        return cls(sides, spans, rounds, numbers, {(move.part, move.come): number for move, number in numbers.items()})
 
     def part(self, move: Move) -> Part:
         return Part(move.come, self.spans[move.part])
 
-    def awaited(self, number: int) -> Await:
-        """A round is over: what it brought can be sent on."""
-        moves = self.rounds[number]
-        self.brought.update({(move.part, move.come): self.numbers[move] for move in moves})
-        return Await(tuple(self.numbers[move] for move in moves))
+    def numbered(self, moves: Iterable[Move]) -> tuple[int, ...]:
+        return tuple(self.numbers[move] for move in moves)
 
-    def begun(self, number: int, ahead: int) -> Iterator[Send]:
-        """The moves of so many rounds from this one on that can begin, and have not."""
-        for move in (move for moves in self.rounds[number : number + ahead] for move in moves):
-            source = self.brought.get((move.part, move.sent))
-            if move not in self.sent and (source is not None or (not move.sent and move.part in self.own)):
-                self.sent.add(move)
-                part = Part(move.sent, self.spans[move.part])
-                yield Send(self.numbers[move], move.way, part, sides=self.sides, side=move.side, brought=source)
-
-    def multiplied(self, number: int) -> Matmul:
-        moves = self.rounds[number]
-        return Matmul(tuple(map(self.part, moves)), tuple(self.numbers[move] for move in moves))
+    def sends(self, moves: Iterable[Move]) -> Iterator[Send]:
+        for move in moves:
+            part, source = Part(move.sent, self.spans[move.part]), self.brought.get((move.part, move.sent))
+            yield Send(self.numbers[move], move.way, part, sides=self.sides, side=move.side, brought=source)

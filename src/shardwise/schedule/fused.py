@@ -97,6 +97,7 @@ def least_read_again(out: Term, terms: Sequence[Sequence[Term]], sizes: Mapping[
         least = LANES if place == len(out) - 1 else ROWS if place == len(out) - 2 else 1
         is_wide, fits = size >= parts * least and (least == LANES or rows >= parts * LANES), size >= parts
         whole = {unit: size % (parts * unit) == 0 for unit in (LANES, ROWS, 1)}
+        whole[LANES] |= size % LANES == 0 and size >= parts * ENOUGH  # then `cuts` cuts between them
         wide = (is_wide and (is_own or whole[LANES]), is_wide and whole[ROWS], is_wide)
         narrow = (is_own and fits, fits and whole[ROWS], fits and whole[1], is_own)
         read_again = sum(math.prod(sizes[d] for d in term) for operands in terms for term in operands if each not in term)

@@ -175,7 +175,7 @@ def rotate_matmul(sizes: Pair) -> Events:
 
 
 def parts_of(way: Way, chunks: int, strands: int = 1) -> int:
-    """Into how many parts a block is cut that goes this way, if not too narrow: for each chunk so many strands, or one a side."""
+    """Into how many parts a block is cut that goes this way, if it is wide enough: for each chunk so many strands, or sides."""
     return chunks * (len(way.sizes) if isinstance(way, Sides) else strands)
 
 

@@ -141,3 +141,17 @@ def rotating(sizes: tuple[int, ...], parts: int, made: bool = False) -> list[lis
         rounds.append([move for move in links if move is not None])
         here |= {(move.part, move.come) for move in rounds[-1]}
     return rounds
+
+
+def begun(rounds: list[list[Move]], parts: int, made: bool = False) -> list[list[Move]]:
+    """Which moves begin when so many rounds are over: two rounds are on their way at once, wherever what is sent has come.
+
+    >>> [len(moves) for moves in begun(rotating((2, 2, 2), 3), 3)]
+    [6, 3, 3, 3, 3, 3, 0, 0]
+    """
+    here, found = {(part, 0) for part in range(parts) if not made}, []
+    for number in range(max(len(rounds) + 1, parts)):
+        here |= {(number, 0), *((move.part, move.come) for moves in rounds[max(0, number - 1) : number] for move in moves)}
+        near = [move for moves in rounds[number : number + 2] for move in moves if (move.part, move.sent) in here]
+        found.append([move for move in near if not found or move not in found[-1]])
+    return found

@@ -14,6 +14,7 @@ from shardwise.chips.topology import Topology
 from shardwise.errors import CompileError, did_you_mean, one_line, quoted
 
 PLATFORMS = ("tpu", "gpu", "cpu")
+PERMUTES_EARLY = "xla_tpu_enable_all_experimental_scheduler_features"  # what has their schedulers start permutes early
 Options = tuple[tuple[str, str], ...]
 
 
@@ -50,6 +51,15 @@ def flags(on: str | Topology | None = None) -> tuple[Flag, ...]:
     listed = tomllib.loads(Path(__file__).with_name("compiler_flags.toml").read_text(encoding="utf-8"))["flag"]
     kind = None if on is None else on if on in PLATFORMS else Topology.parse(on).kind
     return tuple(Flag(**each) for each in listed if kind in (None, each["platform"]))
+
+
+def suggested(name: str, kind: str) -> Options:
+    """An option with the value that is suggested, for compilers of this kind of device; none where it is not theirs.
+
+    >>> suggested(PERMUTES_EARLY, "tpu"), suggested(PERMUTES_EARLY, "gpu")
+    ((('xla_tpu_enable_all_experimental_scheduler_features', 'true'),), ())
+    """
+    return tuple((flag.name, flag.value) for flag in flags() if flag.platform == kind and flag.name == name)
 
 
 def checked_options(options: Mapping[str, Any] | None) -> Options:
