@@ -157,6 +157,11 @@ def parts(step: Step) -> tuple[Step, ...]:
             return (step,)
 
 
+def goes_along_sides(step: Step) -> bool:
+    """Whether what a step moves goes along all sides of a torus at once."""
+    return isinstance(step, GatherEinsum | EinsumScatter | EinsumGather) and isinstance(step.way, Sides)
+
+
 def einsum_of(step: Step) -> Einsum | None:
     """The local einsum of a step, fused or not; None where there is none."""
     return step if isinstance(step, Einsum) else step.einsum if isinstance(step, Fused) else None

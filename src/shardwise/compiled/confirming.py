@@ -23,7 +23,7 @@ from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program
 from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.execute import planned_function
-from shardwise.steps import Automatic
+from shardwise.steps import Automatic, goes_along_sides
 
 CONFIRMED = 3  # of the cheapest candidates; and the cheapest with and without overlap, where they are not among these
 
@@ -54,10 +54,20 @@ def tried(task: Problem, candidates: Sequence[Candidate], on: Any) -> list[tuple
 
 
 def first_of(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The cheapest, and the cheapest with and without a transfer behind a matmul."""
-    is_fused = [candidate.program.overlaps for candidate in candidates]
-    places = [*range(min(CONFIRMED, len(candidates))), *(is_fused.index(each) for each in (True, False) if each in is_fused)]
+    """The cheapest, and the cheapest that overlap nothing, or by rings, or along the sides of a torus."""
+    kinds = [_moving(candidate.program) for candidate in candidates]
+    places = [
+        *range(min(CONFIRMED, len(candidates))),
+        *(kinds.index(each) for each in ("alone", "sides", "rings") if each in kinds),
+    ]
     return [candidates[place] for place in dict.fromkeys(places)]
+
+
+def _moving(program: Program) -> str:
+    """How a program moves what it overlaps."""
+    if any(map(goes_along_sides, program.steps)):
+        return "sides"
+    return "rings" if program.overlaps else "alone"
 
 
 def compilers_own(

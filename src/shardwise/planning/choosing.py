@@ -29,6 +29,7 @@ from shardwise.steps import (
     collectives_of,
     consumed,
     einsum_of,
+    goes_along_sides,
     moved_axes,
 )
 
@@ -163,6 +164,22 @@ class Fusing:
         """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
         fused = (self.seconds(step, self.standing(program, at)) for at, step in enumerate(steps) if isinstance(step, Fused))
         return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
+
+
+def by_rings(fusing: Fusing, candidate: Candidate) -> Candidate | None:
+    """A candidate with the fastest rings in place of what goes along all sides of a torus; None where nothing does.
+
+    Its matmuls are fewer and larger, and its transfers longer: which is the faster one only a compiler can tell.
+    """
+    program = candidate.program
+    steps = {
+        place: fusing.fastest_of(forms_of(step, ("ring", "bidirectional")), fusing.standing(program, place))
+        for place, step in _fused(program)
+        if goes_along_sides(step)
+    }
+    rings = fusing.checked(program, _with(program, steps)) if steps else None
+    other = None if rings is None else priced(rings, fusing.costs, fusing.task)
+    return other if other is not None and fits(fusing.task, other) else None
 
 
 def _programs(fusing: Fusing, source: Candidate) -> Iterator[Program]:

@@ -14,7 +14,7 @@ from shardwise.errors import LayoutError, PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.notation import Operand
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
-from shardwise.planning.choosing import Fusing, overlapped
+from shardwise.planning.choosing import Fusing, by_rings, overlapped
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.shortcuts import shortcuts
@@ -60,9 +60,13 @@ def ranking(task: Problem) -> Ranking:
         raise fault
     if task.overlap is False or (plain.candidates and task.overlap is True and task.hardware.shared):
         return plain  # where one host's cores do both, transfers hide behind nothing
-    found = overlapped(Fusing(task, costs), plain.candidates, (*sources, *_all_gathered(task, costs, sources.best.program)))
+    fusing = Fusing(task, costs)
+    found = overlapped(fusing, plain.candidates, (*sources, *_all_gathered(task, costs, sources.best.program)))
     if not found and fault is not None:
         raise fault
+    if task.overlap is True:
+        best = min(found, key=lambda each: each.estimate.seconds)
+        found += [rings for rings in [by_rings(fusing, best)] if rings is not None]
     # Where transfers hide behind nothing, who asks for a ring is to see the one that gathers and multiplies.
     first = _is_ring if task.hardware.shared and task.overlap in (*WAYS, TORUS) else lambda _: True
     best = tuple(sorted(found, key=lambda each: (not first(each.program), _promised(each, costs)))[:KEPT])
