@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
+from shardwise.chips.figures import NEVER
 from shardwise.planning.prices import started
 from shardwise.planning.tiles import scattered_rows
 
-NEVER, ALWAYS = 1e9, 1e15  # what stands in the catalogue for more devices, and for more bytes, than there are
+ALWAYS = 1e15  # what stands in the catalogue for more bytes than there are
 CLOSE_ENOUGH = 1.03  # how near a limit is searched for
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import chip_figures as figures
-from benchmarks.chip_figures import ALWAYS, NEVER, Derived, TimedMatmul, chunk_tiles, largest, speed
+from benchmarks.chip_figures import ALWAYS, Derived, TimedMatmul, chunk_tiles, largest, speed
 from benchmarks.chip_probes import (
     ITEM_BYTES,
     ROUTED,
@@ -36,6 +36,7 @@ from benchmarks.chip_probes import (
 )
 from shardwise import chips, writing
 from shardwise.chips import Compiler, Figure, hardware, read
+from shardwise.chips.figures import NEVER
 from shardwise.commands.making import start, versions
 from shardwise.compiled.lockfile import Made
 from shardwise.errors import ShardwiseError

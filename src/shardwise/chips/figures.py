@@ -16,6 +16,8 @@ _ESTIMATED_AS = {
     "int8": ("bfloat16", 1.0),
 }
 
+NEVER = 1e9  # what stands in the catalogue for a number from which on something would hold, of what never does
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -105,6 +107,11 @@ class Compiler:
     routed_from: Figure
     slice_seconds: Figure
     gathers_ahead: Figure = Figure(0.0, "not told: taken as run by themselves")
+
+    @property
+    def starts_late(self) -> bool:
+        """Whether it starts a permute no earlier than it takes for enough: with fewer matmuls behind it than there are."""
+        return self.cover_flops_per_byte.value < NEVER
 
     def transposes(self, array_bytes: float) -> float:
         """Bytes a second of an array of so many that is copied so that another dimension runs fastest."""

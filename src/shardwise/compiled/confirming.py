@@ -125,10 +125,12 @@ def arguments(task: Problem, mesh: AnyMesh) -> list[jax.ShapeDtypeStruct]:
 def _timed(task: Problem, candidate: Candidate, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:
     """The candidate with its timeline; nothing where the compiler refuses it, as for want of memory.
 
-    What overlaps is compiled by TPU compilers once more, with permutes that start early, and the faster one taken: their
-    schedulers leave some transfers for so long that matmuls no longer cover them.
+    For chips whose compilers start permutes late what overlaps is compiled once more, with permutes that start early, and the
+    faster one is taken.
     """
-    early = suggested(PERMUTES_EARLY, topology.kind) if candidate.program.overlaps else ()
+    compiler = task.hardware.compiler
+    late = candidate.program.overlaps and compiler is not None and compiler.starts_late
+    early = suggested(PERMUTES_EARLY, topology.kind) if late else ()
     found = []
     for options in dict.fromkeys([(), early]):
         try:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardwise.runtime.blocks import unseen  # copied
 from shardwise.runtime.code_rings import joined, laying, part_matmul, size_of, taking  # copied
 from shardwise.schedule.strands import begun, cuts, rotating  # copied
 
@@ -47,9 +48,12 @@ def gather_einsum_on_torus(terms, block, *others, dim, axes, sides, chunks=1, or
     spans = cuts(width, chunks * len(sides[0]), 16)
     rounds, parts, flying = rotating(sides[0], len(spans)), {}, {}
 
+    def own(first, last):  # where compilers see the starts of cuts of unlike sizes, they make slow copies
+        return lax.dynamic_slice_in_dim(block, unseen(first, last - first), last - first, at)
+
     def begin(moves):
         for move in moves:
-            part = parts[move.part, move.sent] if move.sent else lax.slice_in_dim(block, *spans[move.part], axis=at)
+            part = parts[move.part, move.sent] if move.sent else own(*spans[move.part])
             flying[move] = along_side(part, axes, sides, move.side, move.way)
 
     first, *later = begun(rounds, len(spans))
