@@ -98,7 +98,7 @@ def plan(
         dtype: the operands' dtype by name; by default that of the arrays, and "bfloat16" without.
         memory_limit: the bytes that one device may hold at any time, inputs included.
         overlap: whether programs may overlap transfers with matmuls; or how they must: `"ring"`, `"bidirectional"`, `"folded"`,
-            `"scatter"`, `"rotate"`.
+            `"torus"` (along all sides of one at once), `"scatter"`, `"rotate"`.
         exact: only programs in which every sum is made on one device at once, as in `sw.einsum`.
         confirm: a target as `"v5e:2x4"`: the first candidates are compiled by its real compiler, and ranked by the
             timelines of what came out. It is the hardware too, if none is given. Or `"here"`: they are run in turn on the

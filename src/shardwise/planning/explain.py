@@ -190,7 +190,7 @@ def steps_text(candidate: Candidate) -> list[str]:
 
 def _neighbours(cost: StepCost) -> str:
     """What of a step's transfer runs while others do."""
-    if not cost.saved_seconds:
+    if cost.saved_seconds <= 0:  # a step that waits until inputs are fetched takes longer than alone
         return ""
     where = "the steps before" if cost.beside is None else f"step {cost.beside.number + 1}"
     return f", {seconds_text(cost.saved_seconds)} of it beside {where}"
