@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from shardwise.layout import Layout
 from shardwise.program import Program
 from shardwise.steps import AllGather, Einsum, EinsumGather, GatherEinsum, Slice, Step, consumed, moved_axes, touched
@@ -27,9 +29,17 @@ def untouched(program: Program, number: int) -> frozenset[str]:
     >>> sorted(untouched(program, 0)), sorted(untouched(program, 2))
     (['A', 'B'], ['B'])
     """
-    taking = (step for step in program.steps[:number] if not isinstance(step, Slice))
-    taken = {name for step in taking for name in (*consumed(step), touched(step))}
-    return frozenset(name for name, _ in program.inputs if name not in taken)
+    return list(untouched_until(program))[number]
+
+
+def untouched_until(program: Program) -> Iterator[frozenset[str]]:
+    """The inputs that nothing but slices took, before each step of a program and at its end."""
+    left = frozenset(name for name, _ in program.inputs)
+    yield left
+    for step in program.steps:
+        if not isinstance(step, Slice):
+            left = left.difference(consumed(step), (touched(step),))
+        yield left
 
 
 def waiting(program: Program, number: int) -> tuple[str, ...]:

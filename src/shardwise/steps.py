@@ -164,7 +164,7 @@ def goes_along_sides(step: Step) -> bool:
 
 def einsum_of(step: Step) -> Einsum | None:
     """The local einsum of a step, fused or not; None where there is none."""
-    return step if isinstance(step, Einsum) else step.einsum if isinstance(step, Fused) else None
+    return step if type(step) is Einsum else getattr(step, "einsum", None)  # asked so often that unions of types take too long
 
 
 def moved_axes(step: Step) -> Axes:
@@ -179,10 +179,10 @@ def collectives_of(step: Step) -> tuple[Collective, ...]:
 
 def consumed(step: Step) -> tuple[str, ...]:
     """The arrays that a step reads."""
-    if isinstance(step, Automatic):
-        return step.operands
     einsum = einsum_of(step)
-    return einsum.operands if einsum is not None else (step.array,)  # type: ignore[union-attr]
+    if einsum is not None:
+        return einsum.operands
+    return step.operands if isinstance(step, Automatic) else (step.array,)  # type: ignore[union-attr]
 
 
 def unsent(step: Step) -> frozenset[str]:
@@ -192,10 +192,10 @@ def unsent(step: Step) -> frozenset[str]:
 
 def touched(step: Step) -> str:
     """The array that a step makes or lays out anew."""
-    if isinstance(step, Automatic):
-        return step.result
     einsum = einsum_of(step)
-    return einsum.result if einsum is not None else step.array  # type: ignore[union-attr]
+    if einsum is not None:
+        return einsum.result
+    return step.result if isinstance(step, Automatic) else step.array  # type: ignore[union-attr]
 
 
 def describe(step: Step) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from shardwise.dataflow import reader, untouched
+from shardwise.dataflow import reader, untouched_until
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import StepCost
 from shardwise.planning.tiles import Blocks
@@ -61,8 +61,9 @@ def with_copies(
     if costs.hardware.compiler is None:
         return list(found)
     known, fetching = [], _Fetching(costs, inputs)
-    for number, (step, cost, bytes_) in enumerate(zip(program.steps, found, moved, strict=True)):
-        fetching.given = untouched(program, number)
+    steps = zip(program.steps, found, moved, untouched_until(program), strict=False)
+    for number, (step, cost, bytes_, given_still) in enumerate(steps):
+        fetching.given = given_still
         match step:
             case Slice():
                 taker, given = reader(program, number), step.array in fetching.given
@@ -98,10 +99,10 @@ def fetched_bytes(program: Program, inputs: Mapping[str, float], costs: Costs) -
     """
     read = (
         name
-        for number, step in enumerate(program.steps)
+        for step, given in zip(program.steps, untouched_until(program), strict=False)
         if not isinstance(step, Collective)
         for name in (unsent(step) if isinstance(step, Fused) else consumed(step))
-        if name in untouched(program, number)
+        if name in given
     )
     return max((inputs[name] for name in read if costs.is_fetched(inputs[name])), default=0.0)
 

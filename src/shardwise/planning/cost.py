@@ -98,15 +98,17 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     given_bytes = dict(held)
     moved: list[Footprint] = []
     for number, (step, before, after) in enumerate(zip(program.steps, states, states[1:], strict=False)):
-        took = sum([held[name] for name in consumed(step)])
+        reads, makes = consumed(step), touched(step)
+        took = sum([held[name] for name in reads])
         if einsum_of(step) is not None:
-            multiplied.add(touched(step))
-            is_result = touched(step) == program.output
-            orders[touched(step)] = costs.order(shape_of(states[-1][program.output])) if is_result else None
-        size: float = item_of(touched(step)) * math.prod(shape_of(after[touched(step)]))
+            multiplied.add(makes)
+            is_result = makes == program.output
+            orders[makes] = costs.order(shape_of(states[-1][program.output])) if is_result else None
+        size: float = item_of(makes) * math.prod(shape_of(after[makes]))
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
-        blocks = step_blocks(step, before, after, shape_of, orders, item_of(touched(step)))
+        tiled = costs.hardware.compiler is not None
+        blocks = step_blocks(step, before, after, shape_of, orders, item_of(makes), tiled)
         if isinstance(step, Fused):
             cost = ring_cost(program, number, step, costs, sizes, live)
         else:
@@ -114,12 +116,12 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         footprint = Footprint(took, made, blocks)
         moved.append(footprint)
         if makes_result(program, number) and cost.transfer_seconds and einsum_of(step) is None:
-            cost = _as_result(step, cost, costs, footprint, touched(step) in given, fetched_bytes(program, given_bytes, costs))
+            cost = _as_result(step, cost, costs, footprint, makes in given, fetched_bytes(program, given_bytes, costs))
         priced.append(cost)
-        for name in consumed(step):
+        for name in reads:
             given.pop(name, None)
             held.pop(name, None)
-        held[touched(step)] = size
+        held[makes] = size
     priced = with_copies(program, priced, moved, given_bytes, costs, sizes)
     priced = on_one_clock(program, priced, costs, sizes)
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
@@ -161,7 +163,7 @@ def _as_result(
 
 def step_blocks(
     step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], shape_of: Callable[[Layout], tuple[int, ...]],
-    orders: Mapping[str, Order | None], item_bytes: int,
+    orders: Mapping[str, Order | None], item_bytes: int, tiled: bool,
 ) -> Blocks:  # fmt: skip
     """How the blocks lie that a step joins along one dimension, and cuts along another or the same, by its shards' shapes."""
     match step:
@@ -173,7 +175,7 @@ def step_blocks(
             return PLAIN
     names = before[array].names
     took, made = (shape_of(layouts[array]) for layouts in (before, after))
-    return blocks_of(kind(step), (names.index(source), names.index(target)), took, made, orders[array], item_bytes)
+    return blocks_of(kind(step), (names.index(source), names.index(target)), took, made, orders[array], item_bytes, tiled)
 
 
 def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, float]:

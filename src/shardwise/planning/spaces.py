@@ -121,7 +121,7 @@ class Space:
         """Seconds to copy what a program's last move made to where the result must stand."""
         made = self.shard(self.graph.vertex(move.after))
         took = self.shard(before)
-        blocks = blocks_of(move.kind, (move.dim, move.target), took.shape, made.shape, self.order, self.item_bytes)
+        blocks = self._blocks(move.kind, (move.dim, move.target), took, made)
         return self.ground.costs.leaving(move.kind, move.axes, made.bytes, blocks, before is self.given)
 
     def temp_of(self, vertex: Vertex) -> float:
@@ -173,8 +173,12 @@ class Space:
         self.ground.look(looked)
 
     def _seconds(self, kind: Kind, took: Shard, made: Shard) -> float:
-        blocks = blocks_of(kind.name, (kind.dim, kind.target), took.shape, made.shape, self.order, self.item_bytes)
+        blocks = self._blocks(kind.name, (kind.dim, kind.target), took, made)
         return self.ground.move_seconds(kind.name, kind.axes, took.bytes, made.bytes, blocks)
+
+    def _blocks(self, kind: str, dims: tuple[int, int], took: Shard, made: Shard) -> Blocks:
+        tiled = self.ground.costs.hardware.compiler is not None
+        return blocks_of(kind, dims, took.shape, made.shape, self.order, self.item_bytes, tiled)
 
     def permutes(self, vertex: Vertex, known: Container[Vertex], backward: bool = False) -> Iterator[Edge]:
         """Permutes from a state, or into one, and the states on the other side, but those that are known."""

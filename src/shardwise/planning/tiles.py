@@ -143,9 +143,10 @@ def scattered_rows(rows: int, columns: int, most: int) -> int:
     return _up(tiles, sides * chunks) * SUBLANES
 
 
+@functools.lru_cache(maxsize=8192)
 def blocks_of(
-    kind: str, dims: tuple[int, int], before: Sequence[int], after: Sequence[int], order: Order | None = None,
-    item_bytes: int = 2,
+    kind: str, dims: tuple[int, int], before: tuple[int, ...], after: tuple[int, ...], order: Order | None = None,
+    item_bytes: int = 2, tiled: bool = True,
 ) -> Blocks:  # fmt: skip
     """How the blocks of a collective lie, from a shard's sizes before and after.
 
@@ -158,9 +159,12 @@ def blocks_of(
         dims: by position, that which it joins or cuts along; of an all-to-all that which it joins along, and which it cuts.
         order: of the dimensions in memory; by default as they are. What is scattered lies as what is left of it.
         item_bytes: of an element.
+        tiled: whether memory holds arrays in tiles; else all that matters is whether a dimension is the first.
     """
     if kind not in ("all-gather", "reduce-scatter", "all-to-all", "slice"):
         return PLAIN
+    if not tiled:
+        return Blocks(dims[0] == 0, dims[kind != "reduce-scatter"] == 0)
     held = memory_order(tuple(after))
     order = held if kind == "reduce-scatter" else order or tuple(range(len(before)))
     first, target_first = dims[0] == 0, dims[1] == 0

@@ -31,7 +31,7 @@ def scatter_form(shape: Sequence[int], at: int, n: int, item_bytes: int, chip: H
     """
     cores = 1 if chip is None else chip.devices_per_chip
     after = (*shape[:at], shape[at] // n, *shape[at + 1 :])
-    blocks = blocks_of("reduce-scatter", (at, at), shape, after, item_bytes=item_bytes)
+    blocks = blocks_of("reduce-scatter", (at, at), tuple(shape), after, item_bytes=item_bytes)
     if blocks.tiles == "rows" and cores == 1:
         return "sum"
     if not blocks.stands_apart(cores):
@@ -53,7 +53,7 @@ def exchange_form(
     after = list(shape)
     after[split], after[concat] = after[split] // n, after[concat] * n
     array_bytes = item_bytes * math.prod(shape)
-    found = blocks_of("all-to-all", (concat, split), shape, after, memory_order(tuple(shape)))
+    found = blocks_of("all-to-all", (concat, split), tuple(shape), tuple(after), memory_order(tuple(shape)))
     if found.joins != "lanes" and chip.devices_per_chip > 1 and array_bytes > chip.compiler.near_bytes.value:
         return "tiled"  # its sparse cores lay them out
     return "blocks" if concat == 0 or found.are_transposed(array_bytes, chip.compiler, read) else "tiled"
