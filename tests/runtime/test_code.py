@@ -310,3 +310,21 @@ def test_a_ring_that_waits_for_its_links_is_written_so():
     function, placed, _ = executed(text, program, arrays)
     np.testing.assert_array_equal(function(*placed), whole(equation)(*arrays))
     assert "b, a = " not in source(program, equation)
+
+
+@pytest.mark.parametrize(
+    ("equation", "mesh", "slice_"),
+    [
+        ("A[I_x, J] · B[J, K_x] -> C[I, K_x]", "x=8", "v5p:2x2x2"),
+        ("A[I, J_x] · B[J_x, K] -> C[I_x, K]", "x=8", "v5p:2x2x2"),
+        ("A[I_{y,x}, J] · B[J, K] -> C[I, K]", "x=4, y=2", "v5p:2x2x2"),
+        ("A[I_y, J_x] · B[J_x, K] -> C[I_y, K_x]", "x=4, y=2", "v5p:2x2x2"),
+    ],
+)
+def test_what_goes_along_all_sides_of_a_torus_runs_on_any_devices(equation, mesh, slice_):
+    plan = sw.plan(equation, sizes=dict.fromkeys("IJK", 24), mesh=mesh, hardware=slice_, overlap="torus", dtype="float32")
+    on, arrays = sw.make_mesh(mesh), drawn(equation, 24)
+    placed = [sw.put(array, operand.layout, on) for array, operand in zip(arrays, plan.task.equation.operands, strict=True)]
+    for candidate in plan.candidates[:3]:
+        assert_is_einsum(equation, candidate.program, derivative=True, size=24)
+        np.testing.assert_array_equal(plan.function(on, candidate)(*placed), whole(equation)(*arrays))
