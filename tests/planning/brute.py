@@ -217,7 +217,7 @@ class Brute:
         name = self.name(before)
         shape_of = functools.partial(Layout.shard_shape, sizes=self.task.sizes, mesh=self.task.mesh)
         held, made, orders = {name: before.layout}, {name: after.layout}, {name: self.order(before)}
-        return step_blocks(step, held, made, shape_of, orders, self.item_of(before))
+        return step_blocks(step, held, made, shape_of, orders, self.item_of(before), self.costs.hardware.compiler is not None)
 
     def order(self, held: Held) -> Order | None:
         """In which order its dimensions lie in memory: an input as it comes, and the result as it must stand."""

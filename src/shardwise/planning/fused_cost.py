@@ -209,18 +209,19 @@ def _pipelined(
     einsum, gather = step.einsum, step.gather
     local, (along, _) = _local_matmul(einsum, costs, sizes, before, near), cut_along(step, before, sizes, costs.mesh)
     n, block = costs.mesh.extent(gather.axes), local.out[1]
+    splits = _splits_lanes(step, along, costs, sizes, before)
 
     def multiply(share: float, parts: int = 1) -> float:
         return local.seconds(costs, {along: share}, adds=False, is_next=False)
 
     def put(share: float) -> float:
-        return costs.laid(share * block)
+        return costs.laid(share * block, splits)
 
     width, flops = parts_of(step.way, step.chunks), local.flops
     events = matmul_gather(n, step.way, step.chunks, width)
     ring = _ring(events, width, costs, gather.axes, step.way, block, flops, multiply, flops_of_block=flops)
     laid = _laid(einsum, along, costs, sizes, before, parts=1)
-    if n > UNROLL and _splits_lanes(step, along, costs, sizes, before):
+    if n > UNROLL and splits:
         laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
     return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
 
@@ -388,7 +389,7 @@ def _splits_lanes(
     whole = local | {gather.dim: local[gather.dim] * costs.mesh.extent(gather.axes)}
     order = costs.order([whole[dim] for dim in einsum.dims])
     lanes = None if order is None else einsum.dims[order[-1]]
-    parts = step.chunks if along == lanes else 1
+    parts = parts_of(step.way, step.chunks) if along == lanes else 1
     return lanes is not None and lanes in (along, gather.dim) and local[lanes] // parts % LANES > 0
 
 

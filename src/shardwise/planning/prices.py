@@ -256,12 +256,12 @@ class Costs:
         """Seconds to read a sum that a matmul adds to, tile by tile as it ends: nothing overlaps that."""
         return self._memory(sum_bytes, 0.0)
 
-    def laid(self, part_bytes: float) -> float:
-        """Seconds to lay a part that a ring made, or that arrived, where it belongs: only written, if the chip keeps it."""
+    def laid(self, part_bytes: float, splits_lanes: bool) -> float:
+        """Seconds to lay a part of a result where it belongs: only written, if it ends within lanes and the chip keeps it."""
         compiler = self.hardware.compiler
         if compiler is None:
             return self.copy(part_bytes)
-        kept = part_bytes <= compiler.kept_bytes.value
+        kept = splits_lanes and part_bytes <= compiler.kept_bytes.value
         seconds = self._memory(0.0, part_bytes) if kept else self.copy(part_bytes)
         return self.arithmetic.longest(seconds, compiler.least_copy_seconds.value)
 
