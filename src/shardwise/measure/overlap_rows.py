@@ -20,7 +20,7 @@ KINDS = {
 }
 SIZES = ("16384x1024x2048", "8192x8192x28672", "8192x28672x8192", "8192x8192x8192", "4096x16384x53248")
 ITEM_BYTES = 2  # all of it is bfloat16
-CLOSE = 0.2  # how far an estimate may be from the timeline
+CLOSE = 0.15  # how far an estimate may be from the timeline
 MODELLED = "modelled from the compiled schedule"
 
 
