@@ -149,9 +149,9 @@ def head(kept: Kept) -> Iterator[str]:
     yield ""
     yield (
         "*own* is `jax.jit` with layouts of arguments and result, and Auto axes; *textbook* an unrolled ring of `ppermute` "
-        "into zeros; *ours* Shardwise's choice, planned on the topology and confirmed by compiling its first candidates: for v4, "
-        "v5p and v6e also with the newer features of their compilers' schedulers, which change neither *own* nor *textbook* "
-        "(held against eight of each). "
+        "into zeros; *ours* Shardwise's choice, planned on the topology and confirmed by compiling its first candidates: for "
+        "v4, v5p and v6e also with the newer features of their compilers' schedulers, which change neither *own* nor "
+        "*textbook* (held against eight of each). "
         "*estimate / timeline* is what the cost model said, before compiling, of the fastest program that the planner priced "
         "(not the compiler's own, where that is chosen), beside its timeline. *overlapped* are the permutes with a matmul "
         "between start and end; where a matmul is made first and then gathered, those that travel when all of it is made have "
