@@ -77,11 +77,6 @@ def test_a_cube_is_used_where_a_ring_leaves_links_idle(text: str, sizes: int):
     ]
 
 
-def test_no_estimate_along_a_torus_was_held_out():
-    plan = sw.plan(UP, sizes=dict.fromkeys("IJK", 8192), mesh="x=8", hardware="v5p:2x2x2")
-    assert "held-out" not in str(plan).split("step by step")[1].splitlines()[0]
-
-
 def test_a_name_that_needs_a_torus_is_refused_on_a_line():
     with pytest.raises(PlanError, match="'torus': no program of this equation has it: it has bidirectional, folded, ring"):
         sw.plan(UP, sizes=dict.fromkeys("IJK", 64), mesh="x=8", hardware="v5e:2x4", overlap="torus")

@@ -16,7 +16,6 @@ from shardwise.chips import Calibration, Memory, Switch
 from shardwise.errors import counted
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate, Ranking
-from shardwise.steps import goes_along_sides
 
 CLOSE = 0.2  # an estimate is near that is no further from the timeline than this share of it
 FEW = 5  # cases of a kind: where it has fewer, those of all TPUs are told instead
@@ -55,8 +54,6 @@ def held_out(task: Problem, candidate: Candidate) -> tuple[int, int] | None:
     fused = candidate.program.overlaps
     if task.hardware.compiler is None or (task.topology is not None and task.topology.slices > 1):
         return None  # no case over several slices was compiled to be held out
-    if any(map(goes_along_sides, candidate.program.steps)):
-        return None  # nor one along all sides of a torus
     kinds, chips = _kinds(), chips_of(task)
     known = (kinds.get(kind_of(chip, chips, fused), [0, 0]) for chip in (task.hardware.name, ALL))
     return next(((near, count) for near, count in known if count >= FEW), None)
