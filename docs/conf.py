@@ -30,6 +30,7 @@ nitpick_ignore_regex = [
     ("py:class", r"PartitionSpec|Candidate|Placement|Ranking|Module|Unread|Route|Uneven|Reshape|Site"),
     ("py:class", r"shardwise\.(chips|functions|planning\.problem|planning\.prices|planning\.step_cost).*"),
     ("py:class", r"shardwise\.compiled\.(text|uneven|reshapes).*"),
+    ("py:class", r"shardwise\.mesh\.Sides"),
 ]
 
 # Guides: MyST text notebooks. Every cell runs at every build; one that raises, an assertion too, fails the build.

@@ -51,8 +51,8 @@ def gather_einsum(
         operands: this device's shards; `terms` their dimensions, `out_term` those of the result: names or numbers.
         gathered: which operand is gathered; along `dim` it has 1/n of what the others and the result have.
         axes: the mesh axes of the ring, the major one first, and `n` how many devices they have together.
-        way: from one neighbour, or from both, in half the steps.
-        chunks: into how many parts each block is cut, to be sent and multiplied one by one.
+        way: from one neighbour, or from both, in half the steps, or along all `Sides` of a torus.
+        chunks: into how many parts each block is cut, to be sent and multiplied one by one; on a torus for each side.
         unroll: a ring of more devices than this is a loop, of two hops a turn.
         accumulate: the dtype of running sums, as float32; blocks travel in their own.
         save: keep the gathered operand for the derivative; else it is gathered again.
