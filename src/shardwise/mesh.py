@@ -6,7 +6,7 @@ import itertools
 import math
 import numbers
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,15 +189,18 @@ class Sides:
 
     def beside(self, side: int, way: int) -> tuple[tuple[int, int], ...]:
         """Who sends to whom, by position, when every device sends to the next one up (`way` = 1) or down (-1) a side."""
-        step = [way if place == side else 0 for place in range(len(self.sizes))]
-        return tuple((k, self._from(k, step)) for k in range(len(self.order)))
+        return tuple(enumerate(reached(self.sizes, self.order, [way * (place == side) for place in range(len(self.sizes))])))
 
     def above(self, away: int) -> tuple[int, ...]:
         """For each position that of the device so far from it."""
-        step = [int(each) for each in np.unravel_index(away, self.sizes)]
-        return tuple(self._from(k, step) for k in range(len(self.order)))
+        return tuple(reached(self.sizes, self.order, np.unravel_index(away, self.sizes)))
 
-    def _from(self, position: int, step: Sequence[int]) -> int:
-        here = np.unravel_index(self.order[position], self.sizes)
-        there = [(int(at) + more) % size for at, more, size in zip(here, step, self.sizes, strict=True)]
-        return self.order.index(int(np.ravel_multi_index(there, self.sizes)))
+
+def reached(sizes: tuple[int, ...], order: tuple[int, ...], steps: Iterable[int]) -> list[int]:
+    """For each position on a torus that of the device so many steps away along each side; `order` has the positions' places.
+
+    `Plan.code()` copies it as it stands.
+    """
+    places = zip(np.unravel_index(order, sizes), steps, sizes, strict=True)
+    there = np.ravel_multi_index([(at + more) % size for at, more, size in places], sizes)
+    return [order.index(place) for place in there.tolist()]

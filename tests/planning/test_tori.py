@@ -107,3 +107,12 @@ def test_what_goes_along_all_sides_takes_what_compilers_made_of_it(form: str):
     inputs = tuple((operand.name, operand.layout) for operand in task.equation.operands)
     found = estimate(Program(task.mesh, inputs, (step,), "C"), costs_of(task), task.sizes)
     assert found.seconds == pytest.approx(microseconds * 1e-6, rel=0.15)
+
+
+def test_what_a_torus_holds_of_blocks_on_their_way_counts_as_memory():
+    """Compiled for v5p: 4.7 to 6 blocks of temporaries of either form, where a ring has two."""
+    cube = {"sizes": dict.fromkeys("IJK", 8192), "mesh": "x=8", "hardware": "v5p:2x2x2"}
+    block = 2 * 8192 * 8192 / 8
+    for text in (UP, DOWN):
+        ring, torus = (sw.plan(text, **cube, overlap=way).best.estimate for way in ("bidirectional", "torus"))
+        assert torus.peak_memory_bytes - ring.peak_memory_bytes == pytest.approx(4 * block)

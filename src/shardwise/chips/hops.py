@@ -99,10 +99,8 @@ def folded_hop(
     assert isinstance(torus, Torus)
     if site is not None and site.topology.slices == 1:
         return _placed_hop(torus, folded(mesh.axis_size(axis)), (axis,), mesh, site, arithmetic)
-    link, route = (
-        torus.bytes_per_s.value / hardware.devices_per_chip,
-        (routes or torus_routes(torus, mesh, hardware.devices_per_chip))[axis],
-    )
+    link = torus.bytes_per_s.value / hardware.devices_per_chip
+    route = (routes or torus_routes(torus, mesh, hardware.devices_per_chip))[axis]
     apart = max(1, route.hops // max(1, route.size // 2 if closes_to_a_ring(route, link) else route.size - 1))
     latency = arithmetic.name("hop", torus.hop_seconds.value, "s") * (2 * apart)
     return Hop(apart / arithmetic.name("W", link, "B/s", "a link"), latency, both_ways=False)

@@ -25,7 +25,7 @@ from shardwise.runtime.devices import AnyMesh
 from shardwise.runtime.execute import planned_function
 from shardwise.steps import Automatic, goes_along_sides
 
-CONFIRMED = 3  # of the cheapest candidates; and the cheapest with and without overlap, where they are not among these
+CONFIRMED = 3  # of the cheapest candidates; and the cheapest of each kind, where it is not among these
 
 
 def confirmed(task: Problem, candidates: Sequence[Candidate], on: Any) -> tuple[Candidate, ...]:

@@ -166,8 +166,8 @@ class Fusing:
         return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
 
 
-def by_rings(fusing: Fusing, candidate: Candidate) -> Candidate | None:
-    """A candidate with the fastest rings in place of what goes along all sides of a torus; None where nothing does.
+def by_rings(fusing: Fusing, candidate: Candidate) -> list[Candidate]:
+    """A candidate with the fastest rings in place of what goes along all sides of a torus, if it fits.
 
     Its matmuls are fewer and larger, and its transfers longer: which is the faster one only a compiler can tell.
     """
@@ -177,9 +177,9 @@ def by_rings(fusing: Fusing, candidate: Candidate) -> Candidate | None:
         for place, step in _fused(program)
         if goes_along_sides(step)
     }
-    rings = fusing.checked(program, _with(program, steps)) if steps else None
-    other = None if rings is None else priced(rings, fusing.costs, fusing.task)
-    return other if other is not None and fits(fusing.task, other) else None
+    rings = fusing.checked(program, _with(program, steps))
+    found = [] if rings is None else [priced(rings, fusing.costs, fusing.task)]
+    return [each for each in found if fits(fusing.task, each)]
 
 
 def _programs(fusing: Fusing, source: Candidate) -> Iterator[Program]:

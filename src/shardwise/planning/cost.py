@@ -107,14 +107,12 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
         size: float = item_of(makes) * math.prod(shape_of(after[makes]))
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         took, made = _named(step, took, size, costs)
-        tiled = costs.hardware.compiler is not None
-        blocks = step_blocks(step, before, after, shape_of, orders, item_of(makes), tiled)
+        blocks = step_blocks(step, before, after, shape_of, orders, item_of(makes), costs.hardware.compiler is not None)
         if isinstance(step, Fused):
             cost = ring_cost(program, number, step, costs, sizes, live)
         else:
             cost = _priced(step, costs, sizes, before, took, made, blocks, live)
-        footprint = Footprint(took, made, blocks)
-        moved.append(footprint)
+        moved.append(footprint := Footprint(took, made, blocks))
         if makes_result(program, number) and cost.transfer_seconds and einsum_of(step) is None:
             cost = _as_result(step, cost, costs, footprint, makes in given, fetched_bytes(program, given_bytes, costs))
         priced.append(cost)

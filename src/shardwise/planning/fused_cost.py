@@ -18,12 +18,13 @@ from shardwise.planning.step_cost import StepCost, einsum_flops
 from shardwise.planning.tiles import LANES
 from shardwise.planning.told import operand_orders, summed_as_one
 from shardwise.program import Program
+from shardwise.schedule.along_sides import most_held, rounds_of
 from shardwise.schedule.events import Events, Matmul, Send
 from shardwise.schedule.fused import cut_along
 from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter, parts_of, rotate_matmul
 from shardwise.schedule.places import Grid
 from shardwise.schedule.play import Links, MatmulSeconds, Played, Seconds, play
-from shardwise.schedule.strands import is_one_matmul, rotating
+from shardwise.schedule.strands import is_one_matmul
 from shardwise.steps import (
     AllGather,
     Einsum,
@@ -151,7 +152,7 @@ def priced(
             block = _shard_bytes(gather.array, before, sizes, costs)
             adds = gather.dim not in einsum.dims
             which, width = einsum.operands.index(gather.array), parts_of(way, chunks)
-            events = gather_matmul(n, way, chunks, width)
+            events, flops = gather_matmul(n, way, chunks, width), local.flops
             cut = local.cut_bytes(gather.dim, _together(events) / width / n, which) / costs.item_bytes
             joined = adds and is_one_matmul(cut, local.out[1] / costs.made_item_bytes)
             lanes = 0 if adds else _lanes_of(gather, einsum, costs, sizes, before)
@@ -164,8 +165,7 @@ def priced(
                 put = _put(share * local.out[1] / n, costs) if padded > 1 and len(einsum.dims) > 2 else 0.0
                 return local.seconds(costs, {gather.dim: share / n}, adds, padded=padded) + copied + put
 
-            flops, each = local.flops, local.flops / n
-            ring = _ring(events, width, costs, gather.axes, way, block, flops, multiply, flops_of_block=each, joins=joined)
+            ring = _ring(events, width, costs, gather.axes, way, block, flops, multiply, flops_of_block=flops / n, joins=joined)
             others = [name for name in einsum.operands if name != gather.array]
             laid = _told(others, gather.dim, costs, sizes, before)
             return replace(ring, laid=laid + (_sliced(block, costs) if width > 1 else 0.0))
@@ -223,7 +223,7 @@ def _pipelined(
     laid = _laid(einsum, along, costs, sizes, before, parts=1)
     if n > UNROLL and splits:
         laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
-    return replace(ring, copy=put, held_bytes=3 * block, laid=laid)
+    return replace(ring, copy=put, held_bytes=max(3 * block, ring.held_bytes), laid=laid)
 
 
 def _ring(
@@ -241,20 +241,20 @@ def _ring(
     links = Links(moved, hop.both_ways, cover, joins, costs.hardware.slowdown)
     if isinstance(costs.hardware.links, Memory) or not hop.asynchronous:
         links = ASIDE
-    over = ",".join(axes)
+    over, held = ",".join(axes), 2.0
     lanes = {1: f"{over} up", -1: f"{over} down"} if hop.both_ways else {1: over, -1: over}
     if isinstance(way, Sides):
-        sides = range(1, 1 + len(way.sizes))
+        sides, held = range(1, 1 + len(way.sizes)), most_held(events) / width
         lanes = {ways * side: f"{over} side {side} {said}" for side in sides for ways, said in ((1, "up"), (-1, "down"))}
-    return Priced(events, width, links, multiply, None, lanes, moving, flops, (n - 1) * block, 2 * block)
+    return Priced(events, width, links, multiply, None, lanes, moving, flops, (n - 1) * block, held * block)
 
 
 def moving_seconds(costs: Costs, axes: tuple[str, ...], way: Way, block: float) -> float:
     """How long blocks of so many bytes take to go round a ring, if nothing holds them up."""
     hop = costs.hop(axes, way)
     if isinstance(way, Sides):  # a part for each side, in as many rounds as it takes
-        rounds, parts = len(rotating(way.sizes, len(way.sizes))), len(way.sizes)
-        return rounds * costs.arithmetic.name("H", hop.seconds(block / parts), "s", "a hop of a part")
+        parts = len(way.sizes)
+        return rounds_of(way.sizes) * costs.arithmetic.name("H", hop.seconds(block / parts), "s", "a hop of a part")
     one = costs.arithmetic.name("H", hop.seconds(block), "s", "a hop")
     return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways and hop.asynchronous else 1)
 

@@ -108,6 +108,7 @@ class Space:
         self._cuts = [functools.cache(functools.partial(self.ground.cut, name)) for name in self.names]
 
     def shard(self, vertex: Vertex) -> Shard:
+        """One device's part in a layout; all layouts with its shape share it."""
         known = self._shards.get(vertex)
         if known is None:
             shape = tuple([cut(axes) for cut, axes in zip(self._cuts, vertex.dims, strict=True)])

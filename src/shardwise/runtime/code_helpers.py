@@ -16,8 +16,8 @@ from shardwise.schedule import strands
 HELPERS: dict[str, ModuleType] = {
     name: module
     for module, names in (
-        (code_rings, ("shift", "shift_in_any_order", "owner")),
-        (mesh, ("folded",)),
+        (code_rings, ("in_mesh_order", "shift", "shift_in_any_order", "owner")),
+        (mesh, ("folded", "reached")),
         (strands, ("Strand", "Move", "cuts", "gathering", "scattering", "side_by_side", "is_one_matmul", "rotating", "begun")),
         (code_rings, ("folded_shift", "folded_owner")),
         (code_torus, ("along_side", "owner_on_torus")),

@@ -25,13 +25,17 @@ def shift(x, axes, way):
     return lax.ppermute(x, axes, [(k, (k + way) % n) for k in range(n)])
 
 
+def in_mesh_order(axes):
+    """Axes as the mesh has them, which ppermute wants, and what it calls the positions along them in the order given."""
+    in_order = tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in axes)
+    numbers = np.arange(lax.axis_size(axes)).reshape([lax.axis_size(axis) for axis in in_order])
+    return in_order, numbers.transpose([in_order.index(axis) for axis in axes]).ravel().tolist()
+
+
 def shift_in_any_order(x, axes, way):
     """What arrives when every device sends `x` to the next one along `axes` (`way` 1) or to the one before (-1)."""
-    n = lax.axis_size(axes)
-    in_order = tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in axes)  # as ppermute counts
-    numbers = np.arange(n).reshape([lax.axis_size(axis) for axis in in_order])
-    ring = numbers.transpose([in_order.index(axis) for axis in axes]).ravel().tolist()
-    return lax.ppermute(x, in_order, [(ring[k], ring[(k + way) % n]) for k in range(n)])
+    in_order, ring = in_mesh_order(axes)
+    return lax.ppermute(x, in_order, [(ring[k], ring[(k + way) % len(ring)]) for k in range(len(ring))])
 
 
 def owner(axes, away):

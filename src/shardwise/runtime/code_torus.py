@@ -4,35 +4,28 @@ They do what `shardwise.schedule.along_sides` says. `sides` are the sizes of the
 axes its place there, row by row.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardwise.mesh import reached  # copied
 from shardwise.runtime.blocks import unseen  # copied
-from shardwise.runtime.code_rings import joined, laying, part_matmul, size_of, taking  # copied
+from shardwise.runtime.code_rings import in_mesh_order, joined, laying, part_matmul, size_of, taking  # copied
 from shardwise.schedule.strands import begun, cuts, rotating  # copied
 
 
 def along_side(x, axes, sides, side, way):
     """What arrives when every device sends `x` to the next one up a side of the torus (`way` 1) or down (-1)."""
     sizes, places = sides
-    here = np.array(np.unravel_index(places, sizes))
-    here[side] = (here[side] + way) % sizes[side]
-    pairs = [(k, places.index(at)) for k, at in enumerate(np.ravel_multi_index(here, sizes).tolist())]
-    axes = (axes,) if isinstance(axes, str) else axes
-    in_order = tuple(axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in axes)  # as ppermute counts
-    numbers = np.arange(len(places)).reshape([lax.axis_size(axis) for axis in in_order])
-    ring = numbers.transpose([in_order.index(axis) for axis in axes]).ravel().tolist()
-    return lax.ppermute(x, in_order, [(ring[source], ring[target]) for source, target in pairs])
+    in_order, ring = in_mesh_order((axes,) if isinstance(axes, str) else axes)
+    goals = reached(sizes, places, [way * (place == side) for place in range(len(sizes))])
+    return lax.ppermute(x, in_order, [(ring[k], ring[goal]) for k, goal in enumerate(goals)])
 
 
 def owner_on_torus(axes, sides, away):
     """The position of the device that is so far from this one, row by row, each side round."""
     sizes, places = sides
-    there = zip(np.unravel_index(places, sizes), np.unravel_index(away, sizes), sizes, strict=True)
-    far = np.ravel_multi_index([(at + more) % size for at, more, size in there], sizes)
-    return jnp.asarray([places.index(at) for at in far.tolist()])[lax.axis_index(axes)]
+    return jnp.asarray(reached(sizes, places, np.unravel_index(away, sizes)))[lax.axis_index(axes)]
 
 
 def gather_einsum_on_torus(terms, block, *others, dim, axes, sides, chunks=1, order=None):

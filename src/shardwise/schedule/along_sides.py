@@ -7,6 +7,7 @@ what a round sends came before the last one, or is this device's own, wherever t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -98,6 +99,40 @@ def matmul_scatter(sides: Sides, chunks: int, width: int) -> Events:
     for part in range(len(run.spans)):
         found += summed(part, 0, run.numbered(rounds[1]))
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=256)
+def rounds_of(sizes: tuple[int, ...]) -> int:
+    """In how many rounds a part for each side comes to every device."""
+    return len(rotating(sizes, len(sizes)))
+
+
+@functools.lru_cache(maxsize=1024)
+def most_held(events: Events) -> int:
+    """The most that a device holds at once of what is sent and of what comes, until it is used for the last time, as a width.
+
+    >>> most_held(gather_matmul(Sides((2, 2), (0, 1, 3, 2)), 1, 4))
+    16
+    """
+    began, ended, width = dict[object, int](), dict[object, int](), dict[object, int]()
+    sources: dict[int, object] = {}  # what a transfer sends: what another one brought, or this device's own
+    for now, event in enumerate(events):
+        used: list[object] = []
+        match event:
+            case Send(transfer, part=part):
+                sources[transfer] = event.source if event.source in sources else part
+                used = [transfer, sources[transfer]]
+                width |= dict.fromkeys(used, part.width)
+            case Await(transfers):
+                used = [*transfers, *(sources[transfer] for transfer in transfers)]
+            case Matmul(_, transfers):
+                used = [*transfers]
+            case Copy(_, transfer) if transfer is not None:
+                used = [transfer]
+        for each in used:
+            began.setdefault(each, now)
+            ended[each] = now
+    return max(sum(width[each] for each in began if began[each] <= now <= ended[each]) for now in range(len(events)))
 
 
 @dataclass(frozen=True, slots=True)

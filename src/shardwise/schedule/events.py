@@ -21,7 +21,7 @@ Span = tuple[int, int]  # from, up to but not with
 class Part:
     """Of the block of the device `away` places above this one, the elements `span` of its width.
 
-    In a loop it is `step` places further away with every trip.
+    In a loop it is `step` places further away with every trip. On a torus `away` is how far that device is by `Sides`.
     """
 
     away: int
