@@ -193,10 +193,10 @@ class Sides:
 
     def above(self, away: int) -> tuple[int, ...]:
         """For each position that of the device so far from it."""
-        return tuple(reached(self.sizes, self.order, np.unravel_index(away, self.sizes)))
+        return tuple(reached(self.sizes, self.order, [int(each) for each in np.unravel_index(away, self.sizes)]))
 
 
-def reached(sizes: tuple[int, ...], order: tuple[int, ...], steps: Iterable[int]) -> list[int]:
+def reached(sizes: tuple[int, ...], order: tuple[int, ...], steps: list[int]) -> list[int]:
     """For each position on a torus that of the device so many steps away along each side; `order` has the positions' places.
 
     `Plan.code()` copies it as it stands.
