@@ -1,4 +1,4 @@
-"""What happens to which array of a program, and when: who reads what a step makes, what waits for it, and what is gathered."""
+"""What happens to which array of a program, and when: who reads what a step makes, what waits, is gathered, or is equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from collections.abc import Iterator
 
 from shardwise.layout import Layout
 from shardwise.program import Program
-from shardwise.steps import AllGather, Einsum, EinsumGather, GatherEinsum, Slice, Step, consumed, moved_axes, touched
+from shardwise.steps import (
+    AllGather,
+    Einsum,
+    EinsumGather,
+    GatherEinsum,
+    Slice,
+    Step,
+    collectives_of,
+    consumed,
+    einsum_of,
+    moved_axes,
+    touched,
+)
 
 
 def reader(program: Program, number: int) -> Step | None:
@@ -156,3 +168,28 @@ def takes_parts(program: Program, array: str, dim: str) -> bool:
     )  # fmt: skip
     has = dim in dict(program.inputs)[array].names and dim in program.result.names
     return has and whole and not program.result.unreduced and not any(shared)
+
+
+def invarying_axes(program: Program) -> list[set[str]]:
+    """For every step, the axes over which JAX's types must see its result as equal on all devices.
+
+    The program's output must be so over every axis that does not split it; what makes it inherits the need, unless
+    it is a collective over that axis, which settles it.
+    """
+    result = program.result
+    needs: dict[str, set[str]] = {program.output: set(program.mesh.names) - set(result.axes) - set(result.unreduced)}
+    found: list[set[str]] = []
+    for step in reversed(program.steps):
+        need = needs.pop(touched(step), set())
+        found.append(need)
+        for name in consumed(step):
+            needs[name] = need - _settled(step, name)
+    return found[::-1]
+
+
+def _settled(step: Step, name: str) -> set[str]:
+    """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
+    moving = collectives_of(step)
+    einsum = einsum_of(step)
+    made = None if einsum is None else einsum.result
+    return {axis for part in moving if part.array in (name, made) for axis in part.axes}

@@ -7,7 +7,7 @@ import math
 import numbers
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,10 @@ class Mesh:
     """
 
     axes: tuple[tuple[str, int], ...]
+    _sizes: dict[str, int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_sizes", dict(self.axes))
         if len(self.axes) > MOST_AXES:
             raise MeshError(f"the mesh has {len(self.axes)} axes, and a grid of devices has at most {MOST_AXES}: join some")
         names = [name for name, _ in self.axes]
@@ -72,16 +74,16 @@ class Mesh:
         return math.prod(size for _, size in self.axes)
 
     def axis_size(self, axis: str) -> int:
-        for name, size in self.axes:
-            if name == axis:
-                return size
-        raise MeshError(self.unknown(axis))
+        size = self._sizes.get(axis)
+        if size is None:
+            raise MeshError(self.unknown(axis))
+        return size
 
     def extent(self, axes: Iterable[str]) -> int:
         """The number of devices along several axes together."""
-        devices = 1
-        for axis in axes:  # planning asks often, mostly of none or one
-            devices *= self.axis_size(axis)
+        devices, sizes = 1, self._sizes  # planning asks often, mostly of none or one
+        for axis in axes:
+            devices *= sizes.get(axis) or self.axis_size(axis)
         return devices
 
     def unknown(self, axis: str) -> str:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import assert_never
 
 import numpy as np
@@ -30,7 +30,6 @@ from shardwise.steps import (
     RotateEinsum,
     Slice,
     Step,
-    collectives_of,
     consumed,
     describe,
     einsum_of,
@@ -56,10 +55,11 @@ class Program:
     inputs: tuple[tuple[str, Layout], ...]
     steps: tuple[Step, ...]
     output: str
+    like: InitVar[Program | None] = None  # one with the same mesh and inputs: steps that stand as in it are not typed again
     _states: tuple[dict[str, Layout], ...] = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_states", tuple(self._typed()))
+    def __post_init__(self, like: Program | None) -> None:
+        object.__setattr__(self, "_states", tuple(self._typed(like)))
         if len({name for name, _ in self.inputs}) < len(self.inputs):
             raise ProgramError(f"inputs share a name: {', '.join(name for name, _ in self.inputs)}")
         if self.output not in self.states()[-1]:
@@ -69,9 +69,24 @@ class Program:
         """The layouts of all live arrays: before the first step, and after each."""
         return self._states
 
-    def _typed(self) -> list[dict[str, Layout]]:
-        states = [{name: layout.on(self.mesh) for name, layout in self.inputs}]
-        for number, step in enumerate(self.steps, 1):
+    def with_steps(self, steps: tuple[Step, ...]) -> Program:
+        """The program with other steps.
+
+        Raises:
+            ProgramError: a step is not legal where it stands.
+        """
+        return Program(self.mesh, self.inputs, steps, self.output, self)
+
+    def _typed(self, like: Program | None) -> list[dict[str, Layout]]:
+        if like is None:
+            states, first, alike = [{name: layout.on(self.mesh) for name, layout in self.inputs}], 0, 0
+        else:
+            first, alike = _shared(self.steps, like.steps), _shared(self.steps[::-1], like.steps[::-1])
+            states = [*like.states()[: first + 1]]
+        for number, step in enumerate(self.steps[first:], first + 1):
+            left = len(self.steps) - number + 1
+            if like is not None and left <= alike and states[-1] == like.states()[-left - 1]:
+                return [*states, *like.states()[-left:]]
             try:
                 states.append(rule(step, states[-1], self.mesh))
             except (ProgramError, LayoutError) as error:
@@ -96,6 +111,11 @@ class Program:
             left = " · ".join(f"{n}{before[n]}" for n in consumed(step))
             lines.append(f"{describe(step):<42} {left} -> {name}{after[name]}")
         return "\n".join(lines)
+
+
+def _shared(steps: tuple[Step, ...], others: tuple[Step, ...]) -> int:
+    """With how many steps both begin."""
+    return len([0 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(steps, others, strict=False))])
 
 
 def unfused(program: Program) -> Program:
@@ -162,31 +182,6 @@ def _gathered(layouts: Mapping[str, Layout], gather: AllGather) -> Layout:
 def _sums_parts(einsum: Einsum, layouts: Mapping[str, Layout]) -> bool:
     """Whether an einsum is given parts of what it sums, or partial sums."""
     return bool(einsum_layout([(name, layouts[name]) for name in einsum.operands], einsum.dims).unreduced)
-
-
-def invarying_axes(program: Program) -> list[set[str]]:
-    """For every step, the axes over which JAX's types must see its result as equal on all devices.
-
-    The program's output must be so over every axis that does not split it; what makes it inherits the need, unless
-    it is a collective over that axis, which settles it.
-    """
-    result = program.result
-    needs: dict[str, set[str]] = {program.output: set(program.mesh.names) - set(result.axes) - set(result.unreduced)}
-    found: list[set[str]] = []
-    for step in reversed(program.steps):
-        need = needs.pop(touched(step), set())
-        found.append(need)
-        for name in consumed(step):
-            needs[name] = need - _settled(step, name)
-    return found[::-1]
-
-
-def _settled(step: Step, name: str) -> set[str]:
-    """The axes over which a step makes equal what it makes of an array, whether that is equal or not."""
-    moving = collectives_of(step)
-    einsum = einsum_of(step)
-    made = None if einsum is None else einsum.result
-    return {axis for part in moving if part.array in (name, made) for axis in part.axes}
 
 
 def rule(step: Step, layouts: Mapping[str, Layout], mesh: Mesh) -> dict[str, Layout]:
@@ -298,6 +293,7 @@ def _appended(layout: Layout, dim: str, axes: Axes, mesh: Mesh) -> Layout:
     return layout.with_axes(dim, layout.axes_of(dim) + axes)
 
 
+@functools.lru_cache(maxsize=4096)
 def _permuted(before: Layout, step: CollectivePermute, mesh: Mesh, after: Layout) -> Layout:
     if before.names != after.names or before.unreduced != after.unreduced:
         raise ProgramError(f"a permutation cannot turn {before} into {after}")
@@ -317,7 +313,6 @@ def _permuted(before: Layout, step: CollectivePermute, mesh: Mesh, after: Layout
     return after
 
 
-@functools.lru_cache(maxsize=4096)
 def _arrives(step: CollectivePermute, before: Layout, mesh: Mesh) -> bool:
     """Whether every device receives the part of the array that the new layout gives it."""
     dims = [({*old, *new}, old != new) for (_, old), (_, new) in zip(before.dims, step.layout.dims, strict=True)]
@@ -403,6 +398,7 @@ def einsum_layout(operands: list[tuple[str, Layout]], dims: tuple[str, ...]) -> 
     return Layout(tuple((dim, axes_of[dim]) for dim in dims), frozenset(summed | set(partial)))
 
 
+@functools.lru_cache(maxsize=4096)
 def relayout(array: str, before: Layout, after: Layout, mesh: Mesh, keeps: bool = True) -> CollectivePermute:
     """The permutation that turns one layout into another of as many parts, or of several times as many, on the axes that move.
 

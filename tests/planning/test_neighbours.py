@@ -7,7 +7,8 @@ import pytest
 from shardwise.layout import Layout
 from shardwise.notation import parse
 from shardwise.planning.candidates import Candidate, priced
-from shardwise.planning.problem import costs_of, problem
+from shardwise.planning.problem import problem
+from shardwise.planning.step_prices import prices_of
 from shardwise.program import Program
 from shardwise.schedule.timeline import COMPUTE
 from shardwise.steps import AllGather, AllReduce, Einsum, GatherEinsum
@@ -21,7 +22,7 @@ WEIGHT, WITHIN = AllGather("W", "F", ("x",)), GatherEinsum(AllGather("W", "F", (
 def made(steps, on: str = "v5e:4x4", x: str = "B, D", v: str = "D, F", **sizes: int) -> Candidate:
     task = problem(parse(f"X[{x}] · V[{v}] · W[F_x, E] -> Y[B, E]"), SIZES | sizes, "x=4, y=4", on, dtype="bfloat16")
     inputs = (("X", Layout.parse(x)), ("V", Layout.parse(v)), ("W", Layout.parse("F_x, E")))
-    return priced(Program(task.mesh, inputs, steps, "Y"), costs_of(task), task)
+    return priced(Program(task.mesh, inputs, steps, "Y"), prices_of(task), task)
 
 
 def test_a_gather_runs_beside_the_matmuls_that_do_not_need_it():
@@ -104,7 +105,7 @@ def test_two_gathers_share_the_matmul_that_they_run_beside():
         Einsum(("H", "W"), "Z", ("B", "E")),
         Einsum(("Z", "U"), "Y", ("B", "G")),
     )
-    found = priced(Program(task.mesh, inputs, steps, "Y"), costs_of(task), task).estimate
+    found = priced(Program(task.mesh, inputs, steps, "Y"), prices_of(task), task).estimate
     beside = [cost.beside for cost in found.steps if cost.beside is not None]
     assert len(beside) == 2
     room = found.steps[0].seconds + found.steps[3].seconds

@@ -34,7 +34,7 @@ def test_a_shortcut_computes_the_same(random: Random):
         return
     program = random.choice(plans).program
     arrays = random_arrays(random, case)
-    found = list(shortcuts(program))
+    found = [each.taken() for each in shortcuts(program)]
     for other in random.sample(found, min(3, len(found))):
         assert (other.inputs, other.result, other.output) == (program.inputs, program.result, program.output)
         assert other.steps != program.steps

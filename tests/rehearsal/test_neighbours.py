@@ -14,6 +14,7 @@ from shardwise.notation import parse
 from shardwise.planning.candidates import priced
 from shardwise.planning.cost import estimate
 from shardwise.planning.problem import costs_of, problem
+from shardwise.planning.step_prices import prices_of
 from shardwise.program import Program
 from shardwise.schedule.timeline import COMPUTE
 from shardwise.steps import AllGather, CollectivePermute, Einsum, GatherEinsum, ReduceScatter
@@ -27,7 +28,7 @@ def test_a_weight_is_gathered_behind_the_ring_that_follows():
     ring = GatherEinsum(AllGather("X", "B", ("y",)), Einsum(("X", "V"), "H", ("B", "F")), "ring", 1)
     steps = (AllGather("W", "F", ("x",)), ring, Einsum(("H", "W"), "Y", ("B", "E")))
     inputs = (("X", Layout.parse("B_y, D")), ("V", Layout.parse("D, F")), ("W", Layout.parse("F_x, E")))
-    candidate = priced(Program(task.mesh, inputs, steps, "Y"), costs_of(task), task)
+    candidate = priced(Program(task.mesh, inputs, steps, "Y"), prices_of(task), task)
     assert task.topology is not None
     compiled = rehearsed(task, candidate.program, task.topology).timeline()
     for line in (candidate.timeline(), compiled):

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.equations import Case, random_arrays, random_case
+from shardwise.dataflow import invarying_axes
 from shardwise.errors import PlanError, ProgramError
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.fuse import forms_of, fused_programs, names_of
 from shardwise.planning.problem import problem
 from shardwise.planning.ranking import rank
-from shardwise.program import Program, invarying_axes, rule, unfused
+from shardwise.program import Program, rule, unfused
 from shardwise.reference import run
 from shardwise.steps import (
     AllGather,

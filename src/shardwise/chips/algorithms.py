@@ -140,14 +140,13 @@ def is_summed(kind: CollectiveKind, axes: Axes, out_bytes: float, uncut: bool, c
     It does over all devices of a slice, from some number of them on; and where a scatter's blocks are `uncut`: they lie behind
     other dimensions, or would have to be padded to much more.
     """
-    count = on.extent(axes)
     match kind:
+        case "reduce-scatter" if uncut and on.shape is not None:
+            return True
         case "reduce-scatter":
-            large = on.whole(axes) and on.is_even and count >= compiler.scatter_summed_from.value
-            return large or (uncut and on.shape is not None)
-        case "all-gather":
-            large = count >= compiler.gather_summed_from.value and out_bytes <= compiler.gather_summed_bytes.value
-            return on.whole(axes) and large
+            return on.whole(axes) and on.is_even and on.extent(axes) >= compiler.scatter_summed_from.value
+        case "all-gather" if out_bytes <= compiler.gather_summed_bytes.value:
+            return on.whole(axes) and on.extent(axes) >= compiler.gather_summed_from.value
         case _:
             return False
 

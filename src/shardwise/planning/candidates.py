@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from shardwise import views
 from shardwise.errors import PlanError
-from shardwise.planning.cost import Estimate, estimate
-from shardwise.planning.prices import Costs
+from shardwise.planning.cost import Estimate, estimated
 from shardwise.planning.problem import Problem
+from shardwise.planning.step_prices import StepPrices
 from shardwise.program import Program
 from shardwise.schedule.timeline import Timeline
 from shardwise.steps import Automatic
@@ -59,8 +59,8 @@ class Candidate:
     __str__ = views.text
 
 
-def priced(program: Program, costs: Costs, task: Problem) -> Candidate:
-    return Candidate(program, estimate(program, costs, task.sizes), task=task)
+def priced(program: Program, prices: StepPrices, task: Problem) -> Candidate:
+    return Candidate(program, estimated(program, prices), task=task)
 
 
 def fits(task: Problem, candidate: Candidate) -> bool:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import PlanError
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.fuse import checked, forms_of, fused_steps, names_of
-from shardwise.planning.fused_cost import Priced, Standing, moving_seconds, standing
-from shardwise.planning.fused_cost import priced as ring_of
+from shardwise.planning.fused_cost import moving_seconds
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem
 from shardwise.planning.step_cost import StepCost
+from shardwise.planning.step_prices import ROUNDING, StepPrices
 from shardwise.program import Program, sums_stay_whole
 from shardwise.steps import (
     WAYS,
@@ -27,7 +26,6 @@ from shardwise.steps import (
     ReduceScatter,
     Step,
     collectives_of,
-    consumed,
     einsum_of,
     goes_along_sides,
     moved_axes,
@@ -35,7 +33,6 @@ from shardwise.steps import (
 
 MOST_FUSED = 200  # fused programs of one problem are looked at, and of any list of them so many of the fastest priced:
 MOST_PRICED = 40
-ROUNDING = 1e-9  # of seconds that are added up in another order
 WORTH_PRICING = 1.5  # times the fastest so far: fused forms that take longer are not looked at any further
 
 
@@ -73,35 +70,15 @@ def overlapped(fusing: Fusing, plain: tuple[Candidate, ...], sources: tuple[Cand
 
 @dataclass(slots=True)
 class Fusing:
-    """The prices of fused steps of one problem: the same step stands in many programs. `left` is how many more are made."""
+    """The fused programs of one problem; `left` is how many more are made."""
 
     task: Problem
-    costs: Costs
+    prices: StepPrices
     left: int = MOST_FUSED
-    _rings: dict[Any, Priced] = field(default_factory=dict)
-    _seconds: dict[Any, float] = field(default_factory=dict)
-    _fastest: dict[Any, Fused] = field(default_factory=dict)
 
-    def seconds(self, step: Fused, here: Standing) -> float:
-        key = self._key(step, here)
-        known = self._seconds.get(key)
-        if known is None:
-            known = self._seconds[key] = self._ring(step, here).played().seconds
-        return known
-
-    def standing(self, program: Program, place: int) -> Standing:
-        return standing(program, place, self.costs, self.task.sizes)
-
-    def _ring(self, step: Fused, here: Standing) -> Priced:
-        key = self._key(step, here)
-        known = self._rings.get(key)
-        if known is None:
-            known = self._rings[key] = ring_of(step, self.costs, self.task.sizes, *here)
-        return known
-
-    def _key(self, step: Fused, here: Standing) -> Any:
-        layouts, near = here
-        return step, tuple(layouts[name] for name in consumed(step)), near
+    @property
+    def costs(self) -> Costs:
+        return self.prices.costs
 
     def checked(self, program: Program, steps: tuple[Step, ...]) -> Program | None:
         """A fused program with these steps, if it is legal, as exact as is asked for, and one may still be made."""
@@ -113,28 +90,23 @@ class Fusing:
 
     def fastest_forms(self, program: Program) -> tuple[Step, ...]:
         """The steps of a program, the fused ones in their fastest forms."""
-        return _with(program, {place: self.fastest(step, self.standing(program, place)) for place, step in _fused(program)})
+        return _with(program, {place: self.fastest(program, place, step) for place, step in _fused(program)})
 
-    def fastest(self, step: Fused, here: Standing) -> Fused:
-        """The fastest form of a step."""
-        key = self._key(step, here)
-        known = self._fastest.get(key)
-        if known is None:
-            known = self._fastest[key] = self.fastest_of(forms_of(step, self.costs.ways(moved_axes(step))), here)
-        return known
+    def fastest(self, program: Program, place: int, step: Fused) -> Fused:
+        """The fastest form of a step of a program."""
+        known = self.prices.of(step, self.prices.standing(program, place))
+        if known.fastest is None:
+            known.fastest = known.fastest_of(forms_of(step, self.costs.ways(moved_axes(step))), self.task.hardware.slowdown)
+        return known.fastest
+
+    def fastest_of(self, forms: Iterable[Fused], program: Program, place: int) -> Fused:
+        """The fastest of some forms of a step of a program."""
+        forms = list(forms)
+        return self.prices.of(forms[0], self.prices.standing(program, place)).fastest_of(forms, self.task.hardware.slowdown)
 
     def forms(self, step: Fused) -> Iterator[Fused]:
         """A step in every form that it may be asked for."""
         return forms_of(step, (*WAYS, *self.costs.sides(moved_axes(step))))
-
-    def fastest_of(self, forms: Iterable[Fused], here: Standing) -> Fused:
-        """The fastest of some forms of a step: none that moves longer than another takes is played."""
-        moving = {form: self._ring(form, here).moving * (1 - ROUNDING) for form in forms}
-        seconds: dict[Fused, float] = {}
-        for form in sorted(moving, key=moving.__getitem__):
-            if moving[form] <= min(seconds.values(), default=math.inf):
-                seconds[form] = self.seconds(form, here)
-        return min((form for form in moving if form in seconds), key=seconds.__getitem__)
 
     def unplayed(self, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
         """The seconds of a candidate with some steps fused at least: of those the matmul alone, or the transfers alone."""
@@ -162,7 +134,7 @@ class Fusing:
 
     def at_least(self, program: Program, steps: tuple[Step, ...], kept: Mapping[Step, StepCost]) -> float:
         """The seconds of a program with its fused steps in these forms: at least, one that is new has no price yet."""
-        fused = (self.seconds(step, self.standing(program, at)) for at, step in enumerate(steps) if isinstance(step, Fused))
+        fused = (self.prices.seconds(step, program, at) for at, step in enumerate(steps) if isinstance(step, Fused))
         return math.fsum((*(kept[step].seconds for step in steps if step in kept), *fused))
 
 
@@ -173,12 +145,12 @@ def by_rings(fusing: Fusing, candidate: Candidate) -> list[Candidate]:
     """
     program = candidate.program
     steps = {
-        place: fusing.fastest_of(forms_of(step, ("ring", "bidirectional")), fusing.standing(program, place))
+        place: fusing.fastest_of(forms_of(step, ("ring", "bidirectional")), program, place)
         for place, step in _fused(program)
         if goes_along_sides(step)
     }
     rings = fusing.checked(program, _with(program, steps))
-    found = [] if rings is None else [priced(rings, fusing.costs, fusing.task)]
+    found = [] if rings is None else [priced(rings, fusing.prices, fusing.task)]
     return [each for each in found if fits(fusing.task, each)]
 
 
@@ -224,7 +196,7 @@ def _best_fused(fusing: Fusing, source: Candidate, within: float) -> Candidate |
                 steps = fusing.fastest_forms(program)
                 heapq.heappush(queue, (fusing.at_least(program, steps, kept), 1, number, steps))
             continue
-        candidate = priced(dataclasses.replace(source.program, steps=form), fusing.costs, fusing.task)
+        candidate = priced(source.program.with_steps(form), fusing.prices, fusing.task)
         if fits(fusing.task, candidate):
             within = math.inf
             heapq.heappush(queue, (candidate.estimate.seconds, 2, number, candidate))
@@ -240,7 +212,7 @@ def _asked(fusing: Fusing, forms: Mapping[Program, Candidate], name: str) -> lis
         for place, step in _fused(program):
             named = [form for form in fusing.forms(step) if name in names_of(form)]
             if named:
-                form = fusing.fastest_of(named, fusing.standing(program, place))
+                form = fusing.fastest_of(named, program, place)
                 steps = (*best[:place], form, *best[place + 1 :])
                 found.append((fusing.at_least(program, steps, kept), program, steps))
     return _cheapest(fusing, found, math.inf, len(found) if fusing.task.hardware.shared else KEPT)
@@ -258,8 +230,8 @@ def _cheapest(
         worst = sorted(each.estimate.seconds for each in found.values())[most - 1] if len(found) >= most else within
         if seconds > worst:
             break
-        program = Program(like.mesh, like.inputs, steps, like.output)
-        candidate = found.get(program) or priced(program, fusing.costs, fusing.task)
+        program = like.with_steps(steps)
+        candidate = found.get(program) or priced(program, fusing.prices, fusing.task)
         if fits(fusing.task, candidate):
             found[program] = candidate
     return sorted(found.values(), key=lambda candidate: candidate.estimate.seconds)[:most]

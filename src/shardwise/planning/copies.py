@@ -12,7 +12,7 @@ Read off some 400 compiled programs of random shapes on five chips (libtpu 0.0.5
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardwise.dataflow import reader, untouched_until
@@ -134,12 +134,12 @@ class _Fetching:
             return cost
         if waited < float(seconds):
             seconds = self.costs.arithmetic.name("waited", waited, "s", "what of it no step before overlaps")
-        return replace(_beside(cost, seconds, "inputs fetched", self.costs), fetched_seconds=float(seconds))
+        return _beside(cost, seconds, "inputs fetched", self.costs)._replace(fetched_seconds=float(seconds))
 
 
 def _instead(cost: StepCost, seconds: float) -> StepCost:
     """The cost of a step that takes other seconds than alone."""
-    return replace(cost, seconds=seconds, saved_seconds=cost.saved_seconds + float(cost.seconds - seconds))
+    return cost._replace(seconds=seconds, saved_seconds=cost.saved_seconds + float(cost.seconds - seconds))
 
 
 def _beside(cost: StepCost, seconds: float, label: str, costs: Costs) -> StepCost:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from shardwise.chips.links import wire_bytes
 from shardwise.dataflow import makes_result
 from shardwise.layout import Axes, Layout
 from shardwise.planning.copies import Footprint, fetched_bytes, with_copies
-from shardwise.planning.fused_cost import ring_cost
 from shardwise.planning.neighbours import on_one_clock
 from shardwise.planning.prices import Costs
 from shardwise.planning.step_cost import StepCost, einsum_flops
+from shardwise.planning.step_prices import StepPrices
 from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
 from shardwise.program import Program
 from shardwise.steps import (
@@ -83,45 +82,35 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     Args:
         sizes: the size of every dimension, in elements.
     """
-    states = program.states()
-    multiplied: set[str] = set()  # made so far; a result may bear the name of an input that it consumed
-    shape_of = functools.cache(lambda layout: layout.shard_shape(sizes, program.mesh))
+    return estimated(program, StepPrices(costs, sizes))
 
-    def item_of(name: str) -> int:
-        return costs.made_item_bytes if name in multiplied else costs.item_bytes
 
-    held: dict[str, float] = {name: item_of(name) * math.prod(shape_of(of)) for name, of in states[0].items()}  # by live arrays
+def estimated(program: Program, prices: StepPrices) -> Estimate:
+    """Price a program with what is known of the steps of its problem."""
+    costs, sizes = prices.costs, prices.sizes
+    states, shards = program.states(), Shards(program, prices)
+    held = {name: shards.bytes_of(name, layout) for name, layout in states[0].items()}  # by live arrays
     inputs = sum(held.values())
     priced: list[StepCost] = []
     given = dict(states[0])  # inputs that are still as the caller gave them: held, but no temporaries
-    orders = {name: costs.order(shape_of(layout)) for name, layout in states[0].items()}  # in which each array lies in memory
     given_bytes = dict(held)
     moved: list[Footprint] = []
     for number, (step, before, after) in enumerate(zip(program.steps, states, states[1:], strict=False)):
-        reads, makes = consumed(step), touched(step)
-        took = sum([held[name] for name in reads])
-        if einsum_of(step) is not None:
-            multiplied.add(makes)
-            is_result = makes == program.output
-            orders[makes] = costs.order(shape_of(states[-1][program.output])) if is_result else None
-        size: float = item_of(makes) * math.prod(shape_of(after[makes]))
+        makes = touched(step)
+        footprint, cost = shards.alone(step, before, after)
+        size = shards.bytes_of(makes, after[makes])
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
-        took, made = _named(step, took, size, costs)
-        blocks = step_blocks(step, before, after, shape_of, orders, item_of(makes), costs.hardware.compiler is not None)
-        if isinstance(step, Fused):
-            cost = ring_cost(program, number, step, costs, sizes, live)
-        else:
-            cost = _priced(step, costs, sizes, before, took, made, blocks, live)
-        moved.append(footprint := Footprint(took, made, blocks))
-        if makes_result(program, number) and cost.transfer_seconds and einsum_of(step) is None:
+        cost = prices.fused_cost(program, number, live) if isinstance(step, Fused) else cost._replace(live_bytes=live)
+        moved.append(footprint)
+        if costs.hardware.compiler is not None and makes_result(program, number) and cost.transfer_seconds and not cost.flops:
             cost = _as_result(step, cost, costs, footprint, makes in given, fetched_bytes(program, given_bytes, costs))
         priced.append(cost)
-        for name in reads:
+        for name in consumed(step):
             given.pop(name, None)
             held.pop(name, None)
         held[makes] = size
     priced = with_copies(program, priced, moved, given_bytes, costs, sizes)
-    priced = on_one_clock(program, priced, costs, sizes)
+    priced = on_one_clock(program, priced, prices)
     exposed = math.fsum(cost.exposed_seconds for cost in priced)
     moving = math.fsum(cost.transfer_seconds for cost in priced)
     total = math.fsum(cost.seconds for cost in priced) + (costs.dispatch if priced else 0.0)
@@ -140,6 +129,46 @@ def estimate(program: Program, costs: Costs, sizes: Mapping[str, int]) -> Estima
     )
 
 
+class Shards:
+    """What devices hold of a program's arrays: the bytes, and how these lie in memory, as steps pass one after the other."""
+
+    def __init__(self, program: Program, prices: StepPrices) -> None:
+        self.program, self.prices, self.costs = program, prices, prices.costs
+        self._items = {name: self.costs.item_bytes for name, _ in program.inputs}
+        self._orders = {name: self.costs.order(prices.shape_of(layout)) for name, layout in program.states()[0].items()}
+
+    def bytes_of(self, name: str, layout: Layout) -> int:
+        return self._items[name] * math.prod(self.prices.shape_of(layout))
+
+    def alone(self, step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout]) -> tuple[Footprint, StepCost]:
+        """What a step moves, and what it takes by itself; a fused one has no price but where it stands.
+
+        A matmul makes its array anew: of its own dtype, in the order of a result, if it makes that, or as written.
+        """
+        reads, makes = consumed(step), touched(step)
+        item, order = self._items.get(makes), self._orders.get(makes)
+        key = step, item, order, tuple([(before[name], self._items[name]) for name in reads])
+        known = self.prices.alone.get(key)
+        took = 0 if known else sum([self.bytes_of(name, before[name]) for name in reads])
+        if einsum_of(step) is not None:
+            is_result = makes == self.program.output
+            self._items[makes] = self.costs.made_item_bytes
+            self._orders[makes] = self.costs.order(self.prices.shape_of(self.program.result)) if is_result else None
+        if known is None:
+            known = self.prices.alone[key] = self._priced(step, before, after, took)
+        return known
+
+    def _priced(
+        self, step: Step, before: Mapping[str, Layout], after: Mapping[str, Layout], took_bytes: int
+    ) -> tuple[Footprint, StepCost]:  # fmt: skip
+        makes, tiled = touched(step), self.costs.hardware.compiler is not None
+        took, made = _named(step, took_bytes, self.bytes_of(makes, after[makes]), self.costs)
+        blocks = step_blocks(step, before, after, self.prices.shape_of, self._orders, self._items[makes], tiled)
+        if isinstance(step, Fused):
+            return Footprint(took, made, blocks), StepCost(0.0)
+        return Footprint(took, made, blocks), _priced(step, self.costs, self.prices.sizes, before, took, made, blocks)
+
+
 def _sent(steps: Sequence[Step], priced: Sequence[StepCost]) -> dict[tuple[str, Axes], float]:
     """The bytes sent, by collective and axes."""
     wire: dict[tuple[str, Axes], float] = {}
@@ -156,7 +185,7 @@ def _as_result(
     """The cost of a step that ends a program, with the copy of what it gathered or exchanged to where the result must stand."""
     copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given, beside)
     label = "copy of the result"
-    return replace(cost, seconds=cost.seconds + costs.arithmetic.name("", copied, "s", label)) if copied else cost
+    return cost._replace(seconds=cost.seconds + costs.arithmetic.name("", copied, "s", label)) if copied else cost
 
 
 def step_blocks(
@@ -199,18 +228,18 @@ def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, i
 
 def _priced(
     step: Collective | Slice | Einsum | Automatic, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout],
-    took: float, made: float, blocks: Blocks, live: float,
+    took: float, made: float, blocks: Blocks,
 ) -> StepCost:  # fmt: skip
     match step:
         case Einsum(operands, _, dims):
             local = {d: s // costs.mesh.extent(a) for n in operands for d, a in before[n].dims for s in [sizes[d]]}
             flops = einsum_flops([before[name].names for name in operands], dims, local)
             done = costs.arithmetic.name("FLOPs", flops, "FLOPs")
-            return StepCost(costs.einsum(done, took, made), flops=flops, live_bytes=live)
+            return StepCost(costs.einsum(done, took, made), flops)
         case Slice():
-            return StepCost(costs.slice(made, blocks), live_bytes=live)
+            return StepCost(costs.slice(made, blocks))
         case CollectivePermute(_, _, pairs, _) if all(source == target for source, target in pairs):
-            return StepCost(0.0, live_bytes=live)
+            return StepCost(0.0)
         case AllGather() | ReduceScatter() | AllReduce() | AllToAll() | CollectivePermute():
             name, saved = kind(step), 0.0
             part = made if isinstance(step, CollectivePermute) else took
@@ -221,7 +250,7 @@ def _priced(
                 seconds = seconds + (costs.cut_out(made, blocks) if part < took else 0.0)
             sent = wire_bytes(name, costs.mesh, step.axes, part, made)
             slow = costs.network_bytes(name, step.axes, part, made)
-            return StepCost(seconds, 0.0, sent, live, seconds, seconds, slow, saved_seconds=saved)
+            return StepCost(seconds, 0.0, sent, 0.0, seconds, seconds, slow, saved_seconds=saved)
         case Automatic():
             raise AssertionError("the compiler's own has no price before it is compiled")
         case _:

@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from shardwise.dataflow import invarying_axes
 from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Layout
 from shardwise.mesh import Sides
-from shardwise.program import Program, invarying_axes
+from shardwise.program import Program
 from shardwise.steps import (
     TORUS,
     WAYS,
@@ -69,7 +70,7 @@ def fused_steps(program: Program, sizes: Mapping[str, int]) -> Iterator[tuple[St
 def checked(program: Program, steps: tuple[Step, ...]) -> Program | None:
     """A program with these steps instead, if that is legal and leaves equal what must be."""
     try:
-        fused = Program(program.mesh, program.inputs, steps, program.output)
+        fused = program.with_steps(steps)
     except (ProgramError, LayoutError):
         return None
     return fused if _keeps_replicas(fused) else None

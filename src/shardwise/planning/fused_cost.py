@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import assert_never
 
 from shardwise.chips import Memory
-from shardwise.chips.links import sharing
-from shardwise.dataflow import untouched
 from shardwise.layout import Layout
 from shardwise.mesh import Sides
 from shardwise.planning.prices import FETCHED, Costs
-from shardwise.planning.step_cost import StepCost, einsum_flops
+from shardwise.planning.step_cost import einsum_flops
 from shardwise.planning.tiles import LANES
 from shardwise.planning.told import operand_orders, summed_as_one
-from shardwise.program import Program
 from shardwise.schedule.along_sides import most_held, rounds_of
 from shardwise.schedule.events import Events, Matmul, Send
 from shardwise.schedule.fused import cut_along
@@ -34,8 +31,6 @@ from shardwise.steps import (
     GatherEinsum,
     RotateEinsum,
     Way,
-    moved_axes,
-    unsent,
 )
 
 
@@ -121,123 +116,168 @@ ASIDE = Links(lambda share, send: 0.0)
 Standing = tuple[Mapping[str, Layout], frozenset[str]]
 
 
-def ring_cost(program: Program, number: int, step: Fused, costs: Costs, sizes: Mapping[str, int], live: float) -> StepCost:
-    """The cost of a fused step, by playing its schedule; `live` are the bytes held beside what it gathers or sums."""
-    ring = priced(step, costs, sizes, *standing(program, number, costs, sizes))
-    found = ring.played()
-    exposed = min(found.exposed_seconds, ring.moving)
-    slow = ring.wire_bytes if sharing(costs.hardware, costs.mesh, moved_axes(step), costs.routes)[1] > 1 else 0.0
-    return StepCost(found.seconds, ring.flops, ring.wire_bytes, live + ring.held_bytes, ring.moving, exposed, slow)
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """What all forms of a fused step have in common where it stands, and what makes one; `moving` of a way, in seconds.
 
-
-def standing(program: Program, number: int, costs: Costs, sizes: Mapping[str, int]) -> Standing:
-    """The layouts before a fused step, and those of its operands that the chip's own memory holds from the start on.
-
-    They are inputs that nothing but slices took before, and of which nothing is sent.
+    None has less of its matmul than `least` seconds; in one chunk it is that of so many `blocks`.
     """
-    states = program.states()
-    near = unsent(program.steps[number]) & untouched(program, number)
-    return states[number], frozenset(name for name in near if costs.is_fetched(_shard_bytes(name, states[0], sizes, costs)))
+
+    make: Callable[[Way, int], Priced]
+    moving: Callable[[Way], float]
+    least: float = 0.0
+    blocks: int = 1
+
+    def priced(self, step: Fused) -> Priced:
+        """The schedule of a step in its own form, with its prices."""
+        return self.make("ring", 1) if isinstance(step, RotateEinsum) else self.make(step.way, step.chunks)
+
+    def at_least(self, step: Fused, slowdown: float) -> float:
+        """Seconds that a form takes at least: all transfers, and the matmul of a part that is sent first, or comes last.
+
+        Or the matmul, which transfers slow down by so much where both run.
+        """
+        if isinstance(step, RotateEinsum):
+            return 0.0
+        moving, parts = self.moving(step.way), self.blocks * parts_of(step.way, step.chunks, 2)
+        return max(moving + self.least / parts, self.least + moving * (1 - 1 / slowdown))
 
 
-def priced(
-    step: Fused, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str] = frozenset()
-) -> Priced:  # fmt: skip
-    """A fused step's schedule with its prices, where it stands (`standing`); widths are counted in chunks, all equal."""
+def forms_at(step: Fused, costs: Costs, sizes: Mapping[str, int], here: Standing) -> Forms:
+    """The forms of a fused step where it stands; widths are counted in chunks, all equal."""
     match step:
-        case GatherEinsum(gather, einsum, way, chunks):
-            n = costs.mesh.extent(gather.axes)
-            whole = {**before, gather.array: _gathered(before[gather.array], gather)}
-            local = _local_matmul(einsum, costs, sizes, whole, near, {gather.array})
-            block = _shard_bytes(gather.array, before, sizes, costs)
-            adds = gather.dim not in einsum.dims
-            which, width = einsum.operands.index(gather.array), parts_of(way, chunks)
-            events, flops = gather_matmul(n, way, chunks, width), local.flops
-            cut = local.cut_bytes(gather.dim, _together(events) / width / n, which) / costs.item_bytes
-            joined = adds and is_one_matmul(cut, local.out[1] / costs.made_item_bytes)
-            lanes = 0 if adds else _lanes_of(gather, einsum, costs, sizes, before)
-
-            def multiply(share: float, parts: int = 1) -> float:
-                if parts > 1 and not joined:
-                    return parts * multiply(share / parts)
-                copied = costs.cut(local.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
-                padded = LANES * math.ceil(share * lanes / LANES) / (share * lanes) if lanes else 1.0
-                put = _put(share * local.out[1] / n, costs) if padded > 1 and len(einsum.dims) > 2 else 0.0
-                return local.seconds(costs, {gather.dim: share / n}, adds, padded=padded) + copied + put
-
-            ring = _ring(events, width, costs, gather.axes, way, block, flops, multiply, flops_of_block=flops / n, joins=joined)
-            others = [name for name in einsum.operands if name != gather.array]
-            laid = _told(others, gather.dim, costs, sizes, before)
-            return replace(ring, laid=laid + (_sliced(block, costs) if width > 1 else 0.0))
-        case EinsumScatter(einsum, scatter, way, chunks):
-            n = costs.mesh.extent(scatter.axes)
-            local = _local_matmul(einsum, costs, sizes, before, near)
-            along, widths = cut_along(step, before, sizes, costs.mesh)
-            ragged = [place for place, dim in enumerate(_lanes(einsum.operands, costs, sizes, before)) if dim == scatter.dim]
-
-            def multiply(share: float, parts: int = 1) -> float:
-                width = widths[scatter.dim] * (share if along == scatter.dim else 1)
-                reads = dict.fromkeys(ragged, LANES * math.ceil(width / LANES) / width)
-                added = ADDED * costs.copy(local.out[1] * share / n) if local.is_batched and costs.hardware.compiler else 0.0
-                shares = {scatter.dim: share / n} if along == scatter.dim else {scatter.dim: 1 / n, along: share}
-                return local.seconds(costs, shares, adds=True, reads=reads) + added
-
-            width, sent, each = parts_of(way, chunks, 2), local.out[1] / n, local.flops / n
-            events = matmul_scatter(n, way, chunks, width)
-            ring = _ring(events, width, costs, scatter.axes, way, sent, local.flops, multiply, flops_of_block=each)
-            parts = n * parts_of(way, chunks, 2 if way == "bidirectional" else 1)
-            laid = _laid(einsum, scatter.dim, costs, sizes, before, parts)
-            return replace(ring, laid=laid + _told(einsum.operands, along, costs, sizes, before))
+        case GatherEinsum():
+            return _gathering(step, costs, sizes, *here)
+        case EinsumScatter():
+            return _scattering(step, costs, sizes, *here)
         case EinsumGather():
-            return _pipelined(step, costs, sizes, before, near)
-        case RotateEinsum(gathers, einsum):
-            whole = dict(before)
-            for gather in gathers:
-                whole[gather.array] = _gathered(before[gather.array], gather)
-            local = _local_matmul(einsum, costs, sizes, whole, sent=whole)
-            first, second = (next(g for g in gathers if g.array == name) for name in einsum.operands)
-            blocks = [_shard_bytes(gather.array, before, sizes, costs) for gather in (first, second)]
-            return _rotation((first, second), costs, local, blocks)
+            return _pipelined(step, costs, sizes, *here)
+        case RotateEinsum():
+            return _rotating(step, costs, sizes, here[0])
         case _:
             assert_never(step)
 
 
+def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], here: Standing) -> Priced:
+    """A fused step's schedule with its prices, where it stands."""
+    return forms_at(step, costs, sizes, here).priced(step)
+
+
+def _gathering(
+    step: GatherEinsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str]
+) -> Forms:  # fmt: skip
+    """Blocks of an operand that are multiplied as they come."""
+    gather, einsum, n = step.gather, step.einsum, costs.mesh.extent(step.gather.axes)
+    whole = {**before, gather.array: _gathered(before[gather.array], gather)}
+    local = _local_matmul(einsum, costs, sizes, whole, near, {gather.array})
+    block = shard_bytes(gather.array, before, sizes, costs)
+    adds, which = gather.dim not in einsum.dims, einsum.operands.index(gather.array)
+    lanes = 0 if adds else _lanes_of(gather, einsum, costs, sizes, before)
+    laid = _told([name for name in einsum.operands if name != gather.array], gather.dim, costs, sizes, before)
+
+    def make(way: Way, chunks: int) -> Priced:
+        width = parts_of(way, chunks)
+        events = gather_matmul(n, way, chunks, width)
+        cut = local.cut_bytes(gather.dim, _together(events) / width / n, which) / costs.item_bytes
+        joined = adds and is_one_matmul(cut, local.out[1] / costs.made_item_bytes)
+
+        def multiply(share: float, parts: int = 1) -> float:
+            if parts > 1 and not joined:
+                return parts * multiply(share / parts)
+            copied = costs.cut(local.cut_bytes(gather.dim, share / n, which)) if parts > 1 else 0.0
+            padded = LANES * math.ceil(share * lanes / LANES) / (share * lanes) if lanes else 1.0
+            put = _put(share * local.out[1] / n, costs) if padded > 1 and len(einsum.dims) > 2 else 0.0
+            return local.seconds(costs, {gather.dim: share / n}, adds, padded=padded) + copied + put
+
+        ring = _ring(events, width, costs, gather.axes, way, block, local.flops, multiply, n, joins=joined)
+        return replace(ring, laid=laid + (_sliced(block, costs) if width > 1 else 0.0))
+
+    return _forms(make, gather.axes, block, local, costs, n)
+
+
+def _scattering(
+    step: EinsumScatter, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str]
+) -> Forms:  # fmt: skip
+    """Blocks of a sum that go on as they are made."""
+    einsum, scatter, n = step.einsum, step.scatter, costs.mesh.extent(step.scatter.axes)
+    local = _local_matmul(einsum, costs, sizes, before, near)
+    ragged = [place for place, dim in enumerate(_lanes(einsum.operands, costs, sizes, before)) if dim == scatter.dim]
+    added = local.is_batched and costs.hardware.compiler is not None
+
+    def make(way: Way, chunks: int) -> Priced:
+        along, widths = cut_along(replace(step, way=way, chunks=chunks), before, sizes, costs.mesh)
+
+        def multiply(share: float, parts: int = 1) -> float:
+            width = widths[scatter.dim] * (share if along == scatter.dim else 1)
+            reads = dict.fromkeys(ragged, LANES * math.ceil(width / LANES) / width)
+            beside = ADDED * costs.copy(local.out[1] * share / n) if added else 0.0
+            shares = {scatter.dim: share / n} if along == scatter.dim else {scatter.dim: 1 / n, along: share}
+            return local.seconds(costs, shares, adds=True, reads=reads) + beside
+
+        width = parts_of(way, chunks, 2)
+        events = matmul_scatter(n, way, chunks, width)
+        ring = _ring(events, width, costs, scatter.axes, way, local.out[1] / n, local.flops, multiply, n)
+        parts = n * parts_of(way, chunks, 2 if way == "bidirectional" else 1)
+        laid = _laid(einsum, scatter.dim, costs, sizes, before, parts)
+        return replace(ring, laid=laid + _told(einsum.operands, along, costs, sizes, before))
+
+    return _forms(make, scatter.axes, local.out[1] / n, local, costs, n)
+
+
 def _pipelined(
     step: EinsumGather, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str]
-) -> Priced:  # fmt: skip
+) -> Forms:  # fmt: skip
     """A matmul whose result is gathered part by part, each laid where it belongs."""
-    einsum, gather = step.einsum, step.gather
-    local, (along, _) = _local_matmul(einsum, costs, sizes, before, near), cut_along(step, before, sizes, costs.mesh)
-    n, block = costs.mesh.extent(gather.axes), local.out[1]
-    splits = _splits_lanes(step, along, costs, sizes, before)
+    einsum, gather, n = step.einsum, step.gather, costs.mesh.extent(step.gather.axes)
+    local = _local_matmul(einsum, costs, sizes, before, near)
+    block = local.out[1]
 
-    def multiply(share: float, parts: int = 1) -> float:
-        return local.seconds(costs, {along: share}, adds=False, is_next=False)
+    def make(way: Way, chunks: int) -> Priced:
+        form = replace(step, way=way, chunks=chunks)
+        along, _ = cut_along(form, before, sizes, costs.mesh)
+        splits = _splits_lanes(form, along, costs, sizes, before)
 
-    def put(share: float) -> float:
-        return costs.laid(share * block, splits)
+        def multiply(share: float, parts: int = 1) -> float:
+            return local.seconds(costs, {along: share}, adds=False, is_next=False)
 
-    width, flops = parts_of(step.way, step.chunks), local.flops
-    events = matmul_gather(n, step.way, step.chunks, width)
-    ring = _ring(events, width, costs, gather.axes, step.way, block, flops, multiply, flops_of_block=flops)
-    laid = _laid(einsum, along, costs, sizes, before, parts=1)
-    if n > UNROLL and splits:
-        laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
-    return replace(ring, copy=put, held_bytes=max(3 * block, ring.held_bytes), laid=laid)
+        def put(share: float) -> float:
+            return costs.laid(share * block, splits)
+
+        width = parts_of(way, chunks)
+        ring = _ring(matmul_gather(n, way, chunks, width), width, costs, gather.axes, way, block, local.flops, multiply, 1)
+        laid = _laid(einsum, along, costs, sizes, before, parts=1)
+        if n > UNROLL and splits:
+            laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
+        return replace(ring, copy=put, held_bytes=max(3 * block, ring.held_bytes), laid=laid)
+
+    return _forms(make, gather.axes, block, local, costs, 1)
+
+
+def _forms(
+    make: Callable[[Way, int], Priced], axes: tuple[str, ...], block: float, local: _LocalMatmul, costs: Costs, blocks: int
+) -> Forms:  # fmt: skip
+    """The forms of a ring: parts of its matmul may start one behind the other, and read what was fetched."""
+    compiler = costs.hardware.compiler
+    if compiler is None:
+        least = costs.einsum(local.flops, sum(bytes_ for _, bytes_ in local.operands), local.out[1])
+    else:
+        start = max(compiler.start_seconds.value, compiler.least_seconds.value)
+        least = max(0.0, costs.einsum(local.flops, 0.0, 0.0) - start)
+    return Forms(make, lambda way: moving_seconds(costs, axes, way, block), float(least), blocks)
 
 
 def _ring(
     events: Events, width: int, costs: Costs, axes: tuple[str, ...], way: Way, block: float, flops: float,
-    multiply: MatmulSeconds, *, flops_of_block: float, joins: bool = True,
+    multiply: MatmulSeconds, blocks: int, *, joins: bool = True,
 ) -> Priced:  # fmt: skip
-    """A ring whose blocks have so many bytes; hops take no account of who sends."""
+    """A ring whose blocks have so many bytes, the matmul that of so many blocks; hops take no account of who sends."""
     hop, n = costs.hop(axes, way), costs.mesh.extent(axes)
 
     def moved(share: float, _: Send | None = None) -> float:
         return costs.arithmetic.name("H", hop.seconds(share * block), "s", "a hop")
 
     moving = moving_seconds(costs, axes, way, block)
-    cover = costs.cover * block / flops_of_block if flops_of_block else math.inf
+    cover = costs.cover * block / (flops / blocks) if flops else math.inf
     links = Links(moved, hop.both_ways, cover, joins, costs.hardware.slowdown)
     if isinstance(costs.hardware.links, Memory) or not hop.asynchronous:
         links = ASIDE
@@ -259,8 +299,14 @@ def moving_seconds(costs: Costs, axes: tuple[str, ...], way: Way, block: float) 
     return (costs.mesh.extent(axes) - 1) * one / (2 if way == "bidirectional" and hop.both_ways and hop.asynchronous else 1)
 
 
-def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, blocks: Sequence[float]) -> Priced:
+def _rotating(step: RotateEinsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> Forms:
     """Both operands rotate at once, each along links of its own; nothing hides that they first move to where they meet."""
+    whole = dict(before)
+    for gather in step.gathers:
+        whole[gather.array] = _gathered(before[gather.array], gather)
+    local = _local_matmul(step.einsum, costs, sizes, whole, sent=whole)
+    gathers = [next(g for g in step.gathers if g.array == name) for name in step.einsum.operands]
+    blocks = [shard_bytes(gather.array, before, sizes, costs) for gather in gathers]
     grid = Grid((costs.mesh.extent(gathers[0].axes), costs.mesh.extent(gathers[1].axes)))
     hops = [costs.hop(gather.axes) for gather in gathers]
     lanes = {1: ",".join(gathers[0].axes), -1: ",".join(gathers[1].axes)}
@@ -276,7 +322,8 @@ def _rotation(gathers: Sequence[AllGather], costs: Costs, local: _LocalMatmul, b
     hidden = all(hop.asynchronous for hop in hops) and not isinstance(costs.hardware.links, Memory)
     links = Links(moved, slowdown=costs.hardware.slowdown) if hidden else ASIDE
     sent = sum(block * (n - 1) for block, n in zip(blocks, grid.sizes, strict=True))
-    return Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, local.flops, sent, 2 * sum(blocks))
+    ring = Priced(events, 1, links, lambda share, parts: one, None, lanes, moving, local.flops, sent, 2 * sum(blocks))
+    return Forms(lambda way, chunks: ring, lambda way: moving)
 
 
 def _together(events: Events) -> int:
@@ -325,7 +372,7 @@ def _laid(
     shapes = [before[name].shard_shape(sizes, costs.mesh) for name in einsum.operands]
     if len(summed) < 2 or summed_as_one(terms, einsum.dims, shapes):
         return 0.0
-    bytes_ = [_shard_bytes(name, before, sizes, costs) for name in einsum.operands]
+    bytes_ = [shard_bytes(name, before, sizes, costs) for name in einsum.operands]
     cut = [k for k, term in enumerate(terms) if term[-1] == dim and costs.order(shapes[k]) == tuple(range(len(term)))]
     times = [parts / 2 if bytes_[k] == min(bytes_) else 1 for k in cut]
     return costs.arithmetic.total(count * costs.transposed(bytes_[k]) for count, k in zip(times, cut, strict=True))
@@ -338,7 +385,7 @@ def _told(arrays: Sequence[str], along: str, costs: Costs, sizes: Mapping[str, i
     shapes = [before[name].shard_shape(sizes, costs.mesh) for name in arrays]
     orders = operand_orders([before[name].names for name in arrays], shapes, along)
     moved = [name for name, shape, order in zip(arrays, shapes, orders, strict=True) if order not in (None, costs.order(shape))]
-    return costs.arithmetic.total(costs.transposed(_shard_bytes(name, before, sizes, costs)) for name in moved)
+    return costs.arithmetic.total(costs.transposed(shard_bytes(name, before, sizes, costs)) for name in moved)
 
 
 def _lanes(arrays: Sequence[str], costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> list[str | None]:
@@ -398,6 +445,6 @@ def _gathered(layout: Layout, gather: AllGather) -> Layout:
     return layout.with_axes(gather.dim, held[: len(held) - len(gather.axes)])
 
 
-def _shard_bytes(array: str, before: Mapping[str, Layout], sizes: Mapping[str, int], costs: Costs) -> float:
+def shard_bytes(array: str, before: Mapping[str, Layout], sizes: Mapping[str, int], costs: Costs) -> float:
     shard = costs.item_bytes * math.prod(before[array].shard_shape(sizes, costs.mesh))
     return costs.arithmetic.name("S", shard, "B", f"bytes of a shard of {array}")

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, assert_never
 from shardwise.layout import Axes, Layout, spread
 from shardwise.mesh import Mesh
 from shardwise.program import relayout
-from shardwise.steps import AllGather, AllReduce, AllToAll, CollectiveKind, ReduceScatter, Slice, Step
+from shardwise.steps import AllGather, AllReduce, AllToAll, Collective, CollectiveKind, ReduceScatter, Slice
 
 State = tuple[tuple[Axes, ...], Axes]
 
@@ -81,7 +81,7 @@ def layout_of(state: State, names: tuple[str, ...]) -> Layout:
     return Layout(tuple(zip(names, state[0], strict=True)), frozenset(state[1]))
 
 
-def step_of(move: Move, before: State, array: str, names: tuple[str, ...], mesh: Mesh) -> Step:
+def step_of(move: Move, before: State, array: str, names: tuple[str, ...], mesh: Mesh) -> Collective | Slice:
     """Write a move as the step of a program."""
     match move.kind:
         case "all-gather":

@@ -9,23 +9,23 @@ at once: so did 22 of 22 random ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from shardwise.planning.fused_cost import priced, standing
 from shardwise.planning.prices import Costs
 from shardwise.planning.step_cost import Beside, StepCost
+from shardwise.planning.step_prices import StepPrices
 from shardwise.program import Program
 from shardwise.steps import AllGather, Fused, GatherEinsum, Step, consumed, moved_axes, touched
 
 
-def on_one_clock(program: Program, found: Sequence[StepCost], costs: Costs, sizes: Mapping[str, int]) -> list[StepCost]:
+def on_one_clock(program: Program, found: Sequence[StepCost], prices: StepPrices) -> list[StepCost]:
     """What each step takes of the clock, given what it would take alone.
 
     Args:
         found: the cost of each step, one after the other.
     """
-    known, compiler = list(found), costs.hardware.compiler
+    known, costs = list(found), prices.costs
+    compiler = costs.hardware.compiler
     if compiler is None or len(known) < 2:
         return known
     if compiler.gathers_ahead.value:
@@ -35,7 +35,7 @@ def on_one_clock(program: Program, found: Sequence[StepCost], costs: Costs, size
                 known[number] = _gathered_beside(program, number, known, room, costs)
     for number, step in enumerate(program.steps):
         if isinstance(step, GatherEinsum) and known[number].exposed_seconds:
-            known[number] = _begun_ahead(program, number, step, known, costs, sizes)
+            known[number] = _begun_ahead(program, number, step, known, prices)
     return known
 
 
@@ -60,8 +60,7 @@ def _gathered_beside(
         left -= taken
     name = costs.arithmetic.name
     overlapped = -1.0 * name("overlapped", float(hidden), "s")
-    return replace(
-        cost,
+    return cost._replace(
         seconds=cost.seconds + name("", overlapped, "s", f"beside step {first + 1}"),
         exposed_seconds=cost.exposed_seconds - hidden,
         saved_seconds=cost.saved_seconds + float(hidden),
@@ -97,7 +96,7 @@ def _uses(step: Step) -> set[str]:
 
 
 def _begun_ahead(
-    program: Program, number: int, step: GatherEinsum, known: Sequence[StepCost], costs: Costs, sizes: Mapping[str, int]
+    program: Program, number: int, step: GatherEinsum, known: Sequence[StepCost], prices: StepPrices
 ) -> StepCost:  # fmt: skip
     """The cost of a ring whose first hops start beside the steps before, back to one that makes its array or has its links."""
     ahead, cost = 0.0, known[number]
@@ -106,12 +105,12 @@ def _begun_ahead(
         if step.gather.array in _uses(earlier) or set(moved_axes(earlier)) & set(moved_axes(step)):
             break
         ahead += float(known[other].seconds)
-    ring = priced(step, costs, sizes, *standing(program, number, costs, sizes))
+    ring, name = prices.at(program, number), prices.costs.arithmetic.name
     if not ahead or not ring.hides:
         return cost
-    played = ring.played(ahead=costs.arithmetic.name("ahead", ahead, "s", "of the steps before"))
+    played = ring.played(ahead=name("ahead", ahead, "s", "of the steps before"))
     seconds = played.seconds
     if cost.fetched_seconds:
-        seconds = seconds + costs.arithmetic.name("", cost.fetched_seconds, "s", "inputs fetched")
+        seconds = seconds + name("", cost.fetched_seconds, "s", "inputs fetched")
     saved, exposed = cost.saved_seconds + float(cost.seconds - seconds), min(played.exposed_seconds, ring.moving)
-    return replace(cost, seconds=seconds, exposed_seconds=exposed, saved_seconds=saved, ahead_seconds=ahead)
+    return cost._replace(seconds=seconds, exposed_seconds=exposed, saved_seconds=saved, ahead_seconds=ahead)

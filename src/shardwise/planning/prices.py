@@ -30,7 +30,6 @@ ITEM_BYTES = {
     "complex128": 16,
 }  # fmt: skip
 
-
 # Beside some of these stands what libtpu 0.0.50 makes of a small program on v5e:2x2.
 AMONG_ZEROS = 1.3  # copies of a gathered array that zeros and the block among them take: 0.9 on v7x, 1.8 on v5p
 LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like it: 0.65 on v6e, 0.9 on v4
@@ -369,9 +368,10 @@ class Costs:
         return hop
 
     def ways(self, axes: Axes) -> tuple[Way, ...]:
-        """The ways that a ring over mesh axes may go that are worth a look."""
-        folds = self.ground is not None and is_foldable(axes, self.ground)
-        return ("folded", "ring") if folds else ("ring", "bidirectional", *self.sides(axes))
+        """The ways that a ring over mesh axes may go that are worth a look: behind a switch both ways are two chunks of one."""
+        if self.ground is None:
+            return ("ring",)
+        return ("folded", "ring") if is_foldable(axes, self.ground) else ("ring", "bidirectional", *self.sides(axes))
 
     def sides(self, axes: Axes) -> tuple[Sides, ...]:
         """The torus that the devices along mesh axes fill, if any; of no more than schedules are written out for."""

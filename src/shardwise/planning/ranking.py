@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,14 @@ from shardwise.layout import Layout
 from shardwise.notation import Operand
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.choosing import Fusing, by_rings, overlapped
+from shardwise.planning.cost import Shards
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
-from shardwise.planning.shortcuts import shortcuts
+from shardwise.planning.shortcuts import Shortcut, shortcuts
 from shardwise.planning.stages import LackingMemoryError, Programs, programs_of
+from shardwise.planning.step_prices import StepPrices, prices_of
 from shardwise.program import Program
-from shardwise.steps import TORUS, WAYS, AllGather, Einsum, GatherEinsum, Step, goes_along_sides, moved_axes
+from shardwise.steps import TORUS, WAYS, AllGather, Einsum, GatherEinsum, Step, goes_along_sides, moved_axes, touched
 
 # Of 870 random problems on five TPUs the choice takes 3.2 % longer than the best that was compiled if estimates alone say which
 # is first; 2.7 % so, and twelve take more than 1.5 times as long, or eight. Estimates of what overlaps err more.
@@ -52,16 +55,16 @@ def ranking(task: Problem) -> Ranking:
     Raises:
         PlanError: as `rank`.
     """
-    costs, onward = costs_of(task), dict[tuple[Operand, Layout], Programs]()
+    prices, onward = prices_of(task), dict[tuple[Operand, Layout], Programs]()
     # A fused program holds less than the plain one that it stands for: that one need not fit.
-    sources = _by_stages(dataclasses.replace(task, memory_limit=None), costs, onward)
-    plain, fault = _limited(task, sources, costs, onward) if task.overlap in (True, False) else (sources, None)
+    sources = _by_stages(dataclasses.replace(task, memory_limit=None), prices, onward)
+    plain, fault = _limited(task, sources, prices, onward) if task.overlap in (True, False) else (sources, None)
     if task.overlap is False and fault is not None:
         raise fault
     if task.overlap is False or (plain.candidates and task.overlap is True and task.hardware.shared):
         return plain  # where one host's cores do both, transfers hide behind nothing
-    fusing = Fusing(task, costs)
-    found = overlapped(fusing, plain.candidates, (*sources, *_all_gathered(task, costs, sources.best.program)))
+    fusing = Fusing(task, prices)
+    found = overlapped(fusing, plain.candidates, (*sources, *_all_gathered(task, prices, sources.best.program)))
     if not found and fault is not None:
         raise fault
     along = [each for each in found if any(map(goes_along_sides, each.program.steps))]
@@ -69,7 +72,7 @@ def ranking(task: Problem) -> Ranking:
         found += by_rings(fusing, min(along, key=lambda each: each.estimate.seconds))
     # Where transfers hide behind nothing, who asks for a ring is to see the one that gathers and multiplies.
     first = _is_ring if task.hardware.shared and task.overlap in (*WAYS, TORUS) else lambda _: True
-    best = tuple(sorted(found, key=lambda each: (not first(each.program), _promised(each, costs)))[:KEPT])
+    best = tuple(sorted(found, key=lambda each: (not first(each.program), _promised(each, prices.costs)))[:KEPT])
     return Ranking(task, best, plain.searched_all and sources.searched_all, min(plain.floor_seconds, sources.floor_seconds))
 
 
@@ -85,14 +88,14 @@ def _is_ring(program: Program) -> bool:
     return bool(moving) and all(isinstance(step, GatherEinsum) for step in moving)
 
 
-def _limited(task: Problem, free: Ranking, costs: Costs, onward: Onward) -> tuple[Ranking, PlanError | None]:
+def _limited(task: Problem, free: Ranking, prices: StepPrices, onward: Onward) -> tuple[Ranking, PlanError | None]:
     """Of the programs without a memory limit those within it; and if there are none, why."""
     fitting = tuple(candidate for candidate in free if fits(task, candidate))
     found = Ranking(task, fitting, free.searched_all, free.floor_seconds)
     if task.memory_limit is None or (not free.searched_all and fitting[:1] == free.candidates[:1]):
         return found, None  # none is faster that fits
     try:
-        limited = _by_stages(task, costs, onward)
+        limited = _by_stages(task, prices, onward)
     except LackingMemoryError as error:
         least = min(error.lacking.least_bytes, *(candidate.estimate.peak_memory_bytes for candidate in free))
         fault = PlanError(str(dataclasses.replace(error.lacking, least_bytes=least)))
@@ -107,15 +110,14 @@ def _limited(task: Problem, free: Ranking, costs: Costs, onward: Onward) -> tupl
 Onward = dict[tuple[Operand, Layout], Programs]  # the programs that lead to a stage from a layout
 
 
-def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
+def _by_stages(task: Problem, prices: StepPrices, onward: Onward) -> Ranking:
     # What stands between arrows must be passed: each stage is planned by itself, the combinations are the candidates.
     stages = [*task.equation.via, task.equation.result]
-    first = programs_of(task, costs, task.equation.operands, stages[0], KEPT)
-    programs = dict.fromkeys(first.found)
-    if task.hardware.compiler is not None and not task.exact:  # else a step takes as long as by itself
-        programs |= dict.fromkeys(other for program in first.found[:SHORTENED] for other in shortcuts(program))
+    first = programs_of(task, prices.costs, task.equation.operands, stages[0], KEPT)
     # A runner-up may pass through the given layout once more, which the search counts as held by the caller.
-    every = (priced(program, costs, task) for program in programs)
+    every = [priced(program, prices, task) for program in first.found]
+    if task.hardware.compiler is not None and not task.exact:  # else a step takes as long as by itself
+        every += _shortened(task, prices, every)
     ranked = tuple(candidate for candidate in every if fits(task, candidate))
     whole, floor = first.whole, first.floor_seconds
     for stage in stages[1:]:
@@ -124,7 +126,7 @@ def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
         }
         whole &= all(programs.whole for programs in ways.values())
         floor += min(programs.floor_seconds for programs in ways.values())
-        passed = list(_continued(task, costs, ranked, ways))
+        passed = list(_continued(task, prices, ranked, ways))
         ranked = tuple(itertools.islice((each for each in passed if fits(task, each)), KEPT))
         if not ranked:
             would = min(candidate.estimate.peak_memory_bytes for candidate in passed)
@@ -135,7 +137,40 @@ def _by_stages(task: Problem, costs: Costs, onward: Onward) -> Ranking:
     return Ranking(task, tuple(sorted(ranked, key=lambda candidate: candidate.estimate.seconds)[:KEPT]), whole, floor)
 
 
-def _all_gathered(task: Problem, costs: Costs, like: Program) -> Iterator[Candidate]:
+def _shortened(task: Problem, prices: StepPrices, found: Sequence[Candidate]) -> Iterator[Candidate]:
+    """The first programs of a search with shortcuts, where they may be among the first by what steps take alone."""
+    seconds = {each.program: each.estimate.alone_seconds for each in found if fits(task, each)}
+    ways = [(least, way) for each in found[:SHORTENED] for least, way in _with_seconds(task, prices, each)]
+    for least, way in sorted(ways, key=lambda each: each[0]):
+        if len(seconds) >= KEPT and least > sorted(seconds.values())[KEPT - 1]:
+            return
+        program = way.taken()
+        if program not in seconds:
+            candidate = priced(program, prices, task)
+            if fits(task, candidate):
+                seconds[program] = candidate.estimate.alone_seconds
+                yield candidate
+
+
+def _with_seconds(task: Problem, prices: StepPrices, candidate: Candidate) -> Iterator[tuple[float, Shortcut]]:
+    """The shortcuts of a program, each with the seconds that its steps take at least, one after the other.
+
+    A slice may take none: a matmul reads it where it is.
+    """
+    program, shards, passed = candidate.program, Shards(candidate.program, prices), 0
+    least = prices.costs.einsum
+    kept = [least(each.flops, 0.0, 0.0) if each.flops else each.transfer_seconds for each in candidate.estimate.steps]
+    states = program.states()
+    for way in shortcuts(program):
+        for number in range(passed, way.first):
+            shards.alone(program.steps[number], states[number], states[number + 1])
+        passed, array = way.first, touched(way.steps[0])
+        layouts = [{array: layout} for layout in way.layouts]
+        moved = [cost.transfer_seconds for _, cost in map(shards.alone, way.steps, layouts, layouts[1:])]
+        yield math.fsum((*kept[: way.first], *moved, *kept[way.last :])), way
+
+
+def _all_gathered(task: Problem, prices: StepPrices, like: Program) -> Iterator[Candidate]:
     """The program that gathers what is summed of every operand and multiplies, where that makes the result as wanted.
 
     It may cost too much to be among the candidates; a rotation is its fused form, and costs less.
@@ -154,7 +189,7 @@ def _all_gathered(task: Problem, costs: Costs, like: Program) -> Iterator[Candid
     except (ProgramError, LayoutError):
         return
     if program.result == like.result:
-        yield priced(program, costs, task)
+        yield priced(program, prices, task)
 
 
 def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Programs:
@@ -167,13 +202,13 @@ def _onward(task: Problem, layout: Layout, stage: Operand, known: Onward) -> Pro
 
 
 def _continued(
-    task: Problem, costs: Costs, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]
+    task: Problem, prices: StepPrices, ranked: tuple[Candidate, ...], ways: Mapping[Layout, Programs]
 ) -> Iterator[Candidate]:
     for candidate in ranked:
         for program in ways[candidate.program.result].found:
             steps = tuple(_renamed(step, program.output, candidate.program.output) for step in program.steps)
             joined = Program(task.mesh, candidate.program.inputs, candidate.program.steps + steps, candidate.program.output)
-            yield priced(joined, costs, task)
+            yield priced(joined, prices, task)
 
 
 def _renamed(step: Any, old: str, new: str) -> Step:

@@ -152,7 +152,7 @@ class Search:
 
     def _spread(self, space: Space, starts: Table) -> Table:
         """Uniform-cost search over one value's layouts."""
-        count = itertools.count()
+        count, lean = itertools.count(), self.lean
         heap: Heap = [
             (*self._rank(label.seconds, label.peak), next(count), False, state, label.link)
             for state, found in starts.items() for label in found
@@ -168,7 +168,7 @@ class Search:
                 label = link
                 edges = space.permutes(state, () if self.frontier else settled)
             else:
-                seconds, peak = self._rank(*rank)
+                seconds, peak = reversed(rank) if lean else rank
                 if state in settled and not (self.frontier and peak < settled[state][-1].peak):
                     continue  # a label that came before is faster and needs no more memory
                 label = Label(seconds, peak, space.temp_of(state), link)
@@ -182,7 +182,7 @@ class Search:
                 if total > furthest:
                     continue
                 peak = live if live > label.peak else label.peak
-                least = self._rank(total, peak)
+                least = (peak, total) if lean else (total, peak)
                 if not self.frontier:
                     if least >= nearest.get(after, NEVER):
                         continue
@@ -256,11 +256,11 @@ class Search:
         nearest_source = min(sources.values(), default=math.inf)
         totals: list[float] = []  # those of the fastest, slowest first, negated
         partial = tuple(sorted({axis for state in owed for axis in state.unreduced}))
-        count = itertools.count()
+        count, lean = itertools.count(), self.lean
         heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in wanted]
         settled: Table = {}
         nearest: dict[Vertex, tuple[float, float]] = {}
-        fastest = not self.frontier and not self.lean
+        fastest = not self.frontier and not lean
         while heap and (owed or not fastest):
             *rank, _, permuting, state, link = heapq.heappop(heap)
             if len(totals) == enough and nearest_source + rank[0] > -totals[0] and fastest:
@@ -269,7 +269,7 @@ class Search:
                 label = link
                 edges = space.permutes(state, () if self.frontier else settled, backward=True)
             else:
-                seconds, peak = self._rank(*rank)
+                seconds, peak = reversed(rank) if lean else rank
                 if state in settled and not (self.frontier and peak < settled[state][-1].peak):
                     continue  # a label that came before is faster and needs no more memory
                 label = Label(seconds, peak, 0.0, link)
@@ -289,7 +289,7 @@ class Search:
                 if total > self.bound - (self.floor if self.to_go is None else 0.0):
                     continue
                 peak = live if live > label.peak else label.peak
-                least = self._rank(total, peak)
+                least = (peak, total) if lean else (total, peak)
                 if not self.frontier:
                     if least >= nearest.get(before, NEVER):
                         continue

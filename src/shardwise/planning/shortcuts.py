@@ -13,19 +13,37 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from typing import NamedTuple
 
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.graph import Move, State, arrangements, graph_of, layout_of, permute, state_of, step_of
 from shardwise.program import Program, relayout
-from shardwise.steps import CollectivePermute, Einsum, Step, touched
+from shardwise.steps import Collective, CollectivePermute, Einsum, Slice, Step, touched
 
 Path = tuple[Move, ...]
 
 
-def shortcuts(program: Program) -> Iterator[Program]:
-    """The program with some moves of an array replaced by at most two, of which one is a permute.
+class Shortcut(NamedTuple):
+    """Other steps in place of those of a program from `first` to before `last`, which move one array.
+
+    `layouts` are those that the array passes: before each of the steps, and in the end.
+    """
+
+    program: Program
+    first: int
+    last: int
+    steps: tuple[Collective | Slice, ...]
+    layouts: tuple[Layout, ...]
+
+    def taken(self) -> Program:
+        """The program that takes it."""
+        steps = self.program.steps
+        return self.program.with_steps((*steps[: self.first], *self.steps, *steps[self.last :]))
+
+
+def shortcuts(program: Program) -> Iterator[Shortcut]:
+    """At most two moves of an array, of which one is a permute, in place of several.
 
     One to other axes stands alone, or replaces all moves of a run.
 
@@ -34,7 +52,7 @@ def shortcuts(program: Program) -> Iterator[Program]:
     >>> from shardwise.steps import AllGather, Slice
     >>> steps = (AllGather("A", "J", ("x",)), Slice("A", "I", ("x",)))
     >>> slow = Program(Mesh.parse("x=4"), (("A", Layout.parse("I, J_x")),), steps, "A")
-    >>> [each.steps for each in shortcuts(slow)]
+    >>> [each.taken().steps for each in shortcuts(slow)]
     [(AllToAll(array='A', source_dim='J', target_dim='I', axes=('x',)),)]
     """
     states = program.states()
@@ -48,26 +66,23 @@ def shortcuts(program: Program) -> Iterator[Program]:
             ends, most = (passed[start], passed[end], program.mesh.axes), 2 if 2 < end - start == last - first else 1
             for path in (*paths(*ends), *(path for path in wide_paths(*ends) if len(path) <= most)):
                 before = (passed[start], *(move.after for move in path))
-                steps = [step_of(move, state, array, names, program.mesh) for move, state in zip(path, before, strict=False)]
-                if len(steps) < end - start or steps != list(program.steps[first + start : first + end]):
-                    for each in _matched(steps, before, array, names, program.mesh):
-                        yield replace(program, steps=(*program.steps[: first + start], *each, *program.steps[first + end :]))
+                steps = tuple([step_of(*each, array, names, program.mesh) for each in zip(path, before, strict=False)])
+                if len(steps) < end - start or steps != program.steps[first + start : first + end]:
+                    layouts = tuple([layout_of(state, names) for state in before])
+                    for each in _matched(steps, layouts, array, program.mesh):
+                        yield Shortcut(program, first + start, first + end, each, layouts)
 
 
 def _matched(
-    steps: list[Step], before: Sequence[State], array: str, names: tuple[str, ...], mesh: Mesh
-) -> Iterator[list[Step]]:  # fmt: skip
+    steps: tuple[Collective | Slice, ...], layouts: Sequence[Layout], array: str, mesh: Mesh
+) -> Iterator[tuple[Collective | Slice, ...]]:  # fmt: skip
     """The steps, and with a permute whose devices do not keep what they hold, where there is a choice."""
     yield steps
-    for place, step in enumerate(steps):
-        if isinstance(step, CollectivePermute) and _is_wide(before[place], step.layout):
-            other = relayout(array, layout_of(before[place], names), step.layout, mesh, keeps=False)
+    for place, (step, before) in enumerate(zip(steps, layouts, strict=False)):
+        if isinstance(step, CollectivePermute) and set(before.axes) != set(step.layout.axes):
+            other = relayout(array, before, step.layout, mesh, keeps=False)
             if other != step:
-                yield [*steps[:place], other, *steps[place + 1 :]]
-
-
-def _is_wide(before: State, after: Layout) -> bool:
-    return {axis for axes in before[0] for axis in axes} != set(after.axes)
+                yield (*steps[:place], other, *steps[place + 1 :])
 
 
 def _runs(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:

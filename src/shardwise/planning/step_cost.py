@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 STARTING = 3  # times as long as the rest of a matmul its start takes at most
 
@@ -18,8 +19,7 @@ class Beside:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+class StepCost(NamedTuple):
     """One step of a program: its modelled seconds, and what it computes, sends and holds on each device.
 
     `transfer_seconds` is how long data moves, `exposed_seconds` what of it no matmul overlaps; `network_bytes` are those of

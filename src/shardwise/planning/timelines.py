@@ -10,10 +10,11 @@ from shardwise.chips import Switch, Torus
 from shardwise.chips.links import assumptions
 from shardwise.layout import Axes
 from shardwise.planning.cost import Estimate
-from shardwise.planning.fused_cost import Priced, priced, standing
+from shardwise.planning.fused_cost import Priced
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of, routes_of
 from shardwise.planning.step_cost import StepCost
+from shardwise.planning.step_prices import StepPrices
 from shardwise.program import Program
 from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
@@ -35,14 +36,15 @@ class Moving:
 def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> Timeline:
     """One device's timeline: its matmuls, its links, and its waits, one step after the other.
 
-    >>> from shardwise.notation import parse
-    >>> from shardwise.planning.ranking import rank
-    >>> from shardwise.planning.problem import problem
-    >>> sizes = {"I": 16384, "J": 1024, "K": 2048}
-    >>> best = rank(problem(parse("A[I_x, J] · B[J, K] -> C[I, K]"), sizes, "x=8", "v5e:2x4"))[0]
-    >>> line = best.timeline()
-    >>> line.step_seconds == best.estimate.seconds, [lane for lane, _ in line.lanes]
-    (True, ['compute', 'x up', 'x down'])
+        >>> from shardwise.notation import parse
+        >>> from shardwise.planning.ranking import rank
+        >>> from shardwise.planning.step_prices import StepPrices
+    from shardwise.planning.problem import problem
+        >>> sizes = {"I": 16384, "J": 1024, "K": 2048}
+        >>> best = rank(problem(parse("A[I_x, J] · B[J, K] -> C[I, K]"), sizes, "x=8", "v5e:2x4"))[0]
+        >>> line = best.timeline()
+        >>> line.step_seconds == best.estimate.seconds, [lane for lane, _ in line.lanes]
+        (True, ['compute', 'x up', 'x down'])
     """
     costs, now = costs_of(task), 0.0
     spans: list[Span] = []
@@ -132,9 +134,9 @@ def _spans(
     if cost.fetched_seconds:
         yield Span("inputs fetched", COMPUTE, "compute", now, cost.fetched_seconds, line=line)
         now += cost.fetched_seconds
-        cost = replace(cost, seconds=cost.seconds - cost.fetched_seconds)
+        cost = cost._replace(seconds=cost.seconds - cost.fetched_seconds)
     if isinstance(step, Fused):
-        ring = priced(step, costs, sizes, *standing(program, number - 1, costs, sizes))
+        ring = StepPrices(costs, sizes).at(program, number - 1)
         yield from _ring(ring, cost, moving, now, line)
         return
     if moving is None:

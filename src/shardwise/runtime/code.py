@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from shardwise.chips import Hardware, Torus
-from shardwise.dataflow import makes_result, reader, waiting
+from shardwise.dataflow import invarying_axes, makes_result, reader, waiting
 from shardwise.errors import one_line
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Sides
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.planning.problem import Problem
 from shardwise.planning.told import exchange_form, operand_orders, result_order, scatter_form, summed_as_one
-from shardwise.program import Program, cuts, invarying_axes, rule
+from shardwise.program import Program, cuts, rule
 from shardwise.runtime.code_helpers import HELPERS, imports, needed, text
 from shardwise.runtime.lower import leaves_replicated
 from shardwise.schedule.fused import scheduled

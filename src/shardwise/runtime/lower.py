@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shardwise.dataflow import before_gathers, gathers_of, kept_layout, makes_result, reader, waiting
+from shardwise.dataflow import before_gathers, gathers_of, invarying_axes, kept_layout, makes_result, reader, waiting
 from shardwise.errors import ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.planning.told import result_order
-from shardwise.program import Program, cuts, invarying_axes, typed
+from shardwise.program import Program, cuts, typed
 from shardwise.runtime import rings
 from shardwise.runtime.arrays import explicit_axes, part_over
 from shardwise.runtime.arriving import Arriving, by_parts
