@@ -24,8 +24,7 @@ from shardwise.errors import LayoutError, ProgramError
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.cost import step_blocks
-from shardwise.planning.prices import Costs
-from shardwise.planning.problem import Problem
+from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.step_cost import einsum_flops
 from shardwise.planning.tiles import Blocks, Order
 from shardwise.program import Program, relayout, rule
@@ -96,7 +95,7 @@ class Brute:
     states: list[State] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.costs = Costs(self.task.hardware, self.task.mesh, self.task.dtype, self.task.accumulated)
+        self.costs = costs_of(self.task)
         self.alone: dict[Held, list[tuple[Held, float, float, Step]]] = {}
         self.bytes: dict[Held, float] = {}
         self.joined: dict[tuple[tuple[Held, ...], ...], tuple[Held, float, float, Step] | None] = {}

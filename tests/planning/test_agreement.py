@@ -64,7 +64,8 @@ def test_a_plan_that_is_confirmed_is_no_estimate(figures):
     ("v5p:4x4x4", "x=64", 'confirm="v5p:4x4x4" (--confirm v5p:4x4x4)'),
     ("v5p:2x2x4", "x=16", None),
     ("v7x:2x2x4", "x=32", None),  # two devices a chip
-    ("tpu-v5e", "x=32", 'confirm="v5e:..."'),
+    ("tpu-v5e", "x=32", 'confirm="v5e:4x8"'),
+    ("tpu-v5e", "x=512", 'confirm="v5e:..."'),
     ("h100", "x=32", None),
 ])  # fmt: skip
 def test_above_16_chips_a_plan_says_that_it_is_not_confirmed_and_how_it_would_be(hardware, mesh, said):

@@ -19,7 +19,6 @@ from shardwise.planning.bounds import moving_floor
 from shardwise.planning.explain import facts
 from shardwise.planning.graph import Scope, arrangements, moves, moves_into, state_of
 from shardwise.planning.orders import Leaf, all_orders, few_orders, values
-from shardwise.planning.prices import Costs
 from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import Ranking, ranking
 
@@ -140,7 +139,7 @@ def test_no_change_of_layout_is_faster_than_its_floor(kind):
         if operand.dims != result.dims or result.free:
             continue
         fastest = Brute(task).best()
-        costs = Costs(task.hardware, task.mesh, task.dtype)
+        costs = costs_of(task)
         floor = moving_floor(costs, task.sizes, operand.dims, state_of(operand.layout), state_of(result.layout))
         assert fastest is None or floor <= fastest[0] * (1 + 1e-9), case
 

@@ -23,8 +23,8 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
 from shardwise.planning.candidates import Candidate
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import NEXT, Costs
-from shardwise.planning.problem import problem
+from shardwise.planning.prices import NEXT
+from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import Ranking, rank
 from shardwise.planning.step_cost import STARTING, einsum_flops
 from shardwise.steps import moved_axes
@@ -188,7 +188,7 @@ def test_candidates_are_sorted_and_priced_as_the_search_priced_them(random):
 
     case = planning_case(random, via=0.0)
     task = problem(case.equation, case.sizes, case.mesh, case.hardware)
-    costs = Costs(task.hardware, task.mesh, task.dtype)
+    costs = costs_of(task)
     operands, result = task.equation.operands, task.equation.result
     leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
     names = [f"operand{n}" for n in range(len(operands))]
@@ -326,7 +326,7 @@ def test_the_headline_flips_with_the_hardware_and_prints_both_estimates(name, de
         flops = {"gather": products, "multiply": products / devices}
         chip = hardware(name)
         for way in WAYS:
-            wire = seconds("all-gather", chip, Mesh.parse({"x": devices}), ("x",), moved[way])
+            wire = costs_of(task).collective("all-gather", ("x",), moved[way] / devices, moved[way])
             compute = flops[way] / chip.flops("bfloat16", task.mesh)
             if chip.compiler:  # the share of the peak that is reached, and the results that leave in a second
                 results = SIZES["I"] * SIZES["K"] * flops[way] / products

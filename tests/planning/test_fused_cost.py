@@ -337,9 +337,29 @@ def test_the_same_plan_twice(overlap: bool | str):
 
 
 def test_a_topology_brings_its_own_links():
-    chip, topology = (sw.plan(RS, sizes=LARGE, mesh="x=8", hardware=name, overlap=False) for name in ("tpu-v5e", "v5e:2x4"))
-    assert topology.best.estimate.communication_seconds < chip.best.estimate.communication_seconds  # two dimensions, not one
-    assert topology.best.estimate.flops == chip.best.estimate.flops
+    line, plane = (sw.plan(RS, sizes=LARGE, mesh="x=8", hardware=name, overlap=False) for name in ("v5e:1x8", "v5e:2x4"))
+    assert plane.best.estimate.communication_seconds < line.best.estimate.communication_seconds  # two dimensions, not one
+    assert plane.best.estimate.flops == line.best.estimate.flops
+
+
+@pytest.mark.parametrize(("chip", "mesh", "topology"), [
+    ("tpu-v6e", "x=8", "v6e:2x4"),
+    ("v5e", "x=2, y=2", "v5e:2x2"),
+    ("tpu-v5p", "x=4, y=2", "v5p:2x2x2"),
+    ("v7x", "x=8", "v7x:2x2x1"),
+])  # fmt: skip
+def test_of_a_chip_and_a_count_the_standard_slice_is_assumed_and_said(chip, mesh, topology):
+    assumed, named = (sw.plan(RS, sizes=LARGE, mesh=mesh, hardware=name) for name in (chip, topology))
+    assert [each.program for each in assumed] == [each.program for each in named]
+    assert [each.estimate for each in assumed] == [each.estimate for each in named]
+    said, head = assumed.explain().splitlines()[2], named.explain().splitlines()[2]
+    assert said == f"  {topology} assumed, the standard slice of {assumed.task.mesh.size} devices; {head.strip()}"
+
+
+@pytest.mark.parametrize("mesh", ["x=2", "x=6", "x=3, y=2"])
+def test_of_a_count_that_no_slice_has_each_axis_is_a_side(mesh):
+    head = sw.plan(RS, sizes={"I": 1536, "J": 3072, "K": 1536}, mesh=mesh, hardware="tpu-v6e").explain().splitlines()[2]
+    assert head.startswith("  torus: x a")
 
 
 def test_a_mesh_larger_than_the_topology_is_refused():

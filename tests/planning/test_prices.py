@@ -8,6 +8,7 @@ from shardwise.chips import hardware
 from shardwise.chips.algorithms import used_routes
 from shardwise.chips.links import collective_seconds, pricer
 from shardwise.layout import Layout
+from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
 from shardwise.planning.prices import AMONG_ZEROS, Costs
@@ -291,7 +292,7 @@ def test_a_slice_is_read_where_it_is_by_a_matmul_and_copied_for_a_collective():
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-to-all"])
 @pytest.mark.parametrize("tiles", RAGGED)
 def test_blocks_that_end_within_a_tile_never_cost_less(name, kind, tiles):
-    costs = costs_on(name, "x=8, y=2")
+    costs = Costs(hardware(name), Mesh.parse("x=8, y=2"), "bfloat16")
     shards = {"all-gather": (MIB, 8 * MIB), "reduce-scatter": (8 * MIB, MIB), "all-to-all": (MIB, MIB)}[kind]
     ragged, whole = (costs.collective(kind, ("x",), *shards, Blocks(tiles=each)) for each in (tiles, "whole"))
     assert ragged >= whole >= collective_seconds(kind, costs.hardware, costs.mesh, ("x",), *shards) * (1 - 1e-9)

@@ -17,8 +17,7 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import Costs
-from shardwise.planning.problem import Problem, problem
+from shardwise.planning.problem import Problem, costs_of, problem
 from shardwise.planning.ranking import Candidate, ranking
 
 CUBE = Mesh.parse("x=2, y=2, z=2")
@@ -65,7 +64,7 @@ def hold(case: Case, task: Problem, brute: Brute, limit: float | None) -> None:
     if ours is None or theirs is None:
         return
     seconds, program = theirs
-    priced = estimate(program, Costs(task.hardware, task.mesh, task.dtype, task.accumulated), task.sizes)
+    priced = estimate(program, costs_of(task), task.sizes)
     assert priced.alone_seconds == pytest.approx(seconds, rel=1e-9, abs=0), f"brute force misprices:\n{program}"
     assert ours.estimate.alone_seconds == pytest.approx(seconds, rel=1e-9, abs=0), (
         f"{case}, limit {limit}:\n{ours.program}\n{program}"

@@ -112,6 +112,32 @@ class Topology:
         return self.name
 
 
+def standard_slice(chip: str, devices: int) -> Topology | None:
+    """The slice of so many devices of a TPU that is handed out: its sides are powers of two, and as even as they can be.
+
+    None where there is none: of 2 chips, or of a number that is no power of two, or of what is no TPU. The shapes are those of
+    cloud.google.com/tpu/docs, the configurations of each generation.
+
+    >>> [str(standard_slice("tpu-v6e", count)) for count in (4, 8, 16)], str(standard_slice("tpu-v5p", 16))
+    (['v6e:2x2', 'v6e:2x4', 'v6e:4x4'], 'v5p:2x2x4')
+    >>> str(standard_slice("tpu-v7x", 8)), standard_slice("tpu-v5e", 6), standard_slice("h100", 8)
+    ('v7x:2x2x1', None, None)
+    """
+    name = chip.removeprefix("tpu-")
+    if name not in _TPU_PODS:
+        return None
+    family = _family(name)
+    chips, rest = divmod(devices, family.cores)
+    if rest or not 4 <= chips <= family.pod or chips & (chips - 1):
+        return None
+    doublings, each = chips.bit_length() - 1, [0] * family.dimensions
+    for place in range(doublings):
+        each[-1 - place % family.dimensions] += 1
+    sides = [1 << many for many in each]
+    sides = sides if 1 not in sides else sides[::-1]  # a plane of a torus in three dimensions is 2x2x1
+    return Topology.parse(f"{name}:{'x'.join(map(str, sides))}")
+
+
 def families() -> tuple[str, ...]:
     """The names that may stand before the colon.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from shardwise.chips.links import assumptions
 from shardwise.errors import counted
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
@@ -16,7 +15,7 @@ from shardwise.pictures.picture import Arrow, Board, Part, Picture, Sign, Strip,
 from shardwise.pictures.placement import Placement
 from shardwise.planning.agreement import long, notes
 from shardwise.planning.explain import ranking_rows, sent_text
-from shardwise.planning.problem import routes_of
+from shardwise.planning.problem import assumed_of
 from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.program import Program
 from shardwise.steps import Fused, Step, collectives_of, consumed, describe, moved_axes, parts, touched
@@ -43,7 +42,7 @@ def plan_picture(ranked: Ranking) -> Picture:
         str(task.equation),
         described,
         (
-            Words((said, assumptions(task.hardware, task.mesh, routes_of(task)))),
+            Words((said, assumed_of(task))),
             ranking,
             *program_parts(best.program, task.sizes, best),
         ),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardwise.chips.links import assumptions
 from shardwise.errors import AuditMismatchError, counted
 from shardwise.pictures.boards import board
 from shardwise.pictures.estimates import memory_steps, wire_table
@@ -18,7 +17,7 @@ from shardwise.pictures.scenes import Play, play
 from shardwise.planning.agreement import long, notes
 from shardwise.planning.explain import ranking_rows, steps_text, summary
 from shardwise.planning.prices import ITEM_BYTES
-from shardwise.planning.problem import routes_of
+from shardwise.planning.problem import assumed_of
 from shardwise.planning.ranking import Ranking
 from shardwise.units import bytes_text, flops_text, seconds_text
 
@@ -129,7 +128,7 @@ def sheet(ranked: Ranking, code: str, audit: Audit | None = None, measured: Time
         wire=wire_table(best),
         compiled=None if audit is None else _compiled(audit, ranked),
         code=code,
-        assumed=(assumptions(task.hardware, task.mesh, routes_of(task)), *notes(ranked)),
+        assumed=(assumed_of(task), *notes(ranked)),
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.chips.links import assumptions
 from shardwise.errors import counted, one_line
 from shardwise.planning.agreement import CLOSE, held_out, long, notes, short
 from shardwise.planning.cost import Estimate
-from shardwise.planning.problem import Problem, routes_of
+from shardwise.planning.problem import Problem, assumed_of
 from shardwise.planning.ranking import Candidate, Ranking
 from shardwise.planning.step_cost import StepCost
 from shardwise.program import Program
@@ -86,7 +85,7 @@ def explain(ranked: Ranking) -> str:
     lines = [
         f"{task.equation}",
         f"  {sizes}; {task.dtype}; {task.mesh.told}; {task.hardware.title}{'; exact' if task.exact else ''}",
-        f"  {assumptions(task.hardware, task.mesh, routes_of(task))}",
+        f"  {assumed_of(task)}",
         "",
         *_ranking(ranked),
         *(f"  {line}" for line in left_out(ranked)),

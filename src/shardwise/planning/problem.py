@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.chips import Hardware, hardware
-from shardwise.chips.links import Routes
+from shardwise.chips.links import Routes, assumptions
 from shardwise.chips.network import network_speed
 from shardwise.chips.placing import Position, Site, mesh_order, physical_routes, sliced
-from shardwise.chips.topology import Topology
-from shardwise.errors import HardwareError, MeshError, PlanError, did_you_mean, one_line, quoted
+from shardwise.chips.topology import Topology, standard_slice
+from shardwise.errors import HardwareError, MeshError, PlanError, counted, did_you_mean, one_line, quoted
 from shardwise.layout import check_mapping, checked_size
 from shardwise.mesh import LARGEST, Mesh
 from shardwise.notation import Equation
@@ -44,6 +44,7 @@ class Problem:
     topology: Topology | None = None
     exact: bool = False
     positions: tuple[Position, ...] = ()  # of the mesh's devices on the topology; none given: as `mesh_order` has them
+    is_assumed: bool = False  # of the topology: it is the standard slice of so many devices
 
     def __hash__(self) -> int:
         return hash((self.equation, frozenset(self.sizes.items()), self.mesh, self.hardware.name, self.dtype, self.overlap))
@@ -92,7 +93,9 @@ def problem(
     if isinstance(hardware_name, Site):
         positions, hardware_name = hardware_name.positions, hardware_name.topology.name
     chip, topology = hardware_on(hardware_name, grid)
-    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, topology, exact, positions)
+    standard = standard_slice(chip.name, grid.size) if topology is None else None
+    known = topology or standard, exact, positions, standard is not None
+    return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, *known)
 
 
 def _check_exact(equation: Equation) -> None:
@@ -134,6 +137,14 @@ def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topo
     return hardware.here() if name is None else hardware(name), None
 
 
+def assumed_of(task: Problem) -> str:
+    """Say in one sentence on which links the mesh lies: of which slice, where that was assumed, or of none that is known."""
+    said = assumptions(task.hardware, task.mesh, routes_of(task))
+    if task.topology is None or not task.is_assumed:
+        return said
+    return f"{task.topology} assumed, the standard slice of {counted(task.topology.size, 'device')}; {said}"
+
+
 def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:
     """The size of every dimension, in the equation's order."""
     check_mapping(sizes, PlanError)
@@ -159,6 +170,7 @@ def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
         HardwareError: there is none of that name; MeshError: the topology has fewer devices than the mesh.
     """
     chip, topology = hardware_on(hardware, mesh)
+    topology = topology or standard_slice(chip.name, mesh.size)
     return Costs(chip, mesh, dtype, None, _routes(topology, mesh), _shape(topology))
 
 

@@ -236,11 +236,6 @@ def _floor(stage: Stage, root: Node) -> float:
     return floor_of(root, stage.task.sizes, stage.costs)
 
 
-def _largest_first(stage: Stage) -> list[Operand]:
-    sizes = stage.task.sizes
-    return sorted(stage.operands, key=lambda operand: -math.prod(sizes[dim] for dim in operand.dims))
-
-
 @dataclass(frozen=True, slots=True)
 class Programs:
     """The programs of a stage, cheapest first; whether the first is the best of all, and what none is faster than."""

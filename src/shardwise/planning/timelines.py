@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.chips import Switch, Torus
-from shardwise.chips.links import assumptions
+from shardwise.chips import Switch
 from shardwise.layout import Axes
 from shardwise.planning.cost import Estimate
 from shardwise.planning.fused_cost import Priced
 from shardwise.planning.prices import Costs
-from shardwise.planning.problem import Problem, costs_of, routes_of
+from shardwise.planning.problem import Problem, assumed_of, costs_of
 from shardwise.planning.step_cost import StepCost
 from shardwise.planning.step_prices import StepPrices
 from shardwise.program import Program
@@ -105,7 +104,7 @@ def _beside(program: Program, estimate: Estimate, starts: Sequence[float], share
 
 def _notes(task: Problem) -> Iterator[str]:
     """What is assumed, and what is not known."""
-    yield _laid(task)
+    yield assumed_of(task)
     if task.hardware.compiler is None:
         yield "steps run one after another; within one, transfers beside matmuls"
     else:
@@ -115,15 +114,6 @@ def _notes(task: Problem) -> Iterator[str]:
     if task.hardware.overlapped_matmul is not None:
         figure = task.hardware.overlapped_matmul
         yield f"matmuls beside transfers take {figure.value:g} times as long ({figure.source})"
-
-
-def _laid(task: Problem) -> str:
-    """How the mesh lies on the links."""
-    routes = routes_of(task)
-    if routes is None or not isinstance(task.hardware.links, Torus):
-        return assumptions(task.hardware, task.mesh)
-    speed = task.hardware.links.bytes_per_s.value
-    return f"torus: {'; '.join(route.says for route in routes.values())}; links of {speed:.3g} bytes/s each way"
 
 
 def _spans(
