@@ -94,7 +94,8 @@ def plan(
         mesh: `"x=4, y=2"`, `{"x": 4, "y": 2}` or a JAX mesh; by default the one in force, or the arrays' own.
         hardware: a name of `sw.hardware.names()`, a topology as `"v5e:2x4"`, whose links are then known, or a file that
             `sw.calibrate` wrote, as `"./mine.toml"`; by default that of the mesh's devices (of TPUs with the links that
-            their coordinates tell), or this host, calibrated or as "cpu" stands in the catalogue.
+            their coordinates tell), or this host, calibrated or as "cpu" stands in the catalogue. Of a TPU by its name alone
+            the standard slice of so many devices is assumed, where there is one, and the plan says so.
         dtype: the operands' dtype by name; by default that of the arrays, and "bfloat16" without.
         memory_limit: the bytes that one device may hold at any time, inputs included.
         overlap: whether programs may overlap transfers with matmuls; or how they must: `"ring"`, `"bidirectional"`, `"folded"`,

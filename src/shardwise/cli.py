@@ -394,7 +394,9 @@ def _problem_options(
     parser.add_argument("--sizes", default="", metavar="I=4096,J=1024", help="the size of every dimension")
     parser.add_argument("--mesh", required=mesh, metavar="x=4,y=2", help="mesh axes and their sizes")
     parser.add_argument(
-        "--hardware", help="a name that `shardwise hardware` lists, or a file.toml (default: this host, or the devices)"
+        "--hardware",
+        help="a name that `shardwise hardware` lists (of a TPU the standard slice is assumed), a topology as "
+        "v5e:2x4, or a file.toml (default: this host, or the devices)",
     )
     parser.add_argument("--dtype", help=f"the operands' dtype (default: {dtype})")
     parser.add_argument("--memory-limit", type=float, metavar="BYTES", help="bytes that one device may hold, as 16e9")

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Container, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import numpy as np
@@ -55,10 +55,13 @@ class Program:
     inputs: tuple[tuple[str, Layout], ...]
     steps: tuple[Step, ...]
     output: str
-    like: InitVar[Program | None] = None  # one with the same mesh and inputs: steps that stand as in it are not typed again
     _states: tuple[dict[str, Layout], ...] = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self, like: Program | None) -> None:
+    def __post_init__(self) -> None:
+        self._check(None)
+
+    def _check(self, like: Program | None) -> None:
+        """Type the steps; those that stand as in another program with the same mesh and inputs not again."""
         object.__setattr__(self, "_states", tuple(self._typed(like)))
         if len({name for name, _ in self.inputs}) < len(self.inputs):
             raise ProgramError(f"inputs share a name: {', '.join(name for name, _ in self.inputs)}")
@@ -75,7 +78,11 @@ class Program:
         Raises:
             ProgramError: a step is not legal where it stands.
         """
-        return Program(self.mesh, self.inputs, steps, self.output, self)
+        other = object.__new__(Program)
+        for name, value in (("mesh", self.mesh), ("inputs", self.inputs), ("steps", steps), ("output", self.output)):
+            object.__setattr__(other, name, value)
+        other._check(self)
+        return other
 
     def _typed(self, like: Program | None) -> list[dict[str, Layout]]:
         if like is None:

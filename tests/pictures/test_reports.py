@@ -116,7 +116,7 @@ def test_the_verdict_says_by_how_much_and_what_is_repeated():
 
     assert told.verdict == (
         f"Of {len(plan.candidates)} programs the fastest is: "
-        "multiply while gathering A over x (I), one way in 2 chunks a block. The next one takes 1.40 times as long."
+        "multiply while gathering A over x (I), along all sides of 2x2. The next one is as fast."
     )
     assert ("FLOPs of a device", "68.7 G", "every matmul 4 times") in [(f.name, f.value, f.note) for f in told.figures]
     assert told.room == 16e9

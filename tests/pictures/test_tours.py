@@ -245,8 +245,10 @@ def test_costs_on_every_hardware(name):
 
 
 def test_the_formula_of_an_all_gather_with_its_numbers():
-    """2**27 numbers of 2 bytes on a line of 4: 3/4 of 268 MB over one link of 45 GB/s; and the copy at the end."""
-    assert "max(L, V · (n-1)/n / W) = max(3 us, 268 MB · 3/4 / 45 GB/s) = 4.47 ms" in printed("all-gather")[-1]
+    """2**27 numbers of 2 bytes round a slice of 2 x 2: 3/4 of 268 MB over both links of 45 GB/s; and the copy at the end."""
+    said = printed("all-gather")[-1]
+    assert "on TPU v5e, v5e:2x2 assumed\n" in said
+    assert "max(L, V · (n-1)/n / W) = max(2 us, 268 MB · 3/4 / 90 GB/s) = 2.24 ms" in said
 
 
 def test_an_all_reduce_sends_twice_what_the_others_do():

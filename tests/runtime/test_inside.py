@@ -13,8 +13,10 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from shardwise.chips.placing import physical_routes
 from shardwise.compiled.expected import planned_collectives
 from shardwise.errors import ArrayError, LayoutError, MeshError, NotationError, PlanError
+from shardwise.runtime.devices import hardware_along
 from shardwise.runtime.lower import leaves_replicated
 
 pytestmark = pytest.mark.usefixtures("caches_cleared_afterwards")
@@ -331,3 +333,12 @@ def test_a_ring_that_types_cannot_follow_is_refused_by_name():
     body = lambda a, b: sw.spmd.einsum("A[I_x] · B[K] -> C[I, K]", a, b, overlap="ring")  # noqa: E731
     said = refused(PlanError, body, A[:, 0], B[0, :3], specs=(P("x"), P()))
     assert "overlap='ring': here the result has to be typed as equal on the devices of a ring" in said
+
+
+@pytest.mark.parametrize(("part", "said"), [("x=2", "x a line of 2 (2 apart)"), ("y=8", "y a line of 4 x line of 2")])
+def test_a_part_of_a_mesh_lies_on_the_standard_slice_of_the_whole(part, said):
+    """Not on that of its own devices: of 16 chips x has one side, and y what is left."""
+    site = hardware_along(jax.sharding.AbstractMesh((2, 8), ("x", "y")), sw.Mesh.parse(part), "tpu-v6e")
+    assert site.topology == sw.Topology.parse("v6e:4x4")
+    routes = physical_routes(site.topology, site.positions, sw.Mesh.parse(part))
+    assert [route.says for route in routes.values()] == [said]

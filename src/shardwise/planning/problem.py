@@ -92,9 +92,8 @@ def problem(
     positions: tuple[Position, ...] = ()
     if isinstance(hardware_name, Site):
         positions, hardware_name = hardware_name.positions, hardware_name.topology.name
-    chip, topology = hardware_on(hardware_name, grid)
-    standard = standard_slice(chip.name, grid.size) if topology is None else None
-    known = topology or standard, exact, positions, standard is not None
+    chip, topology, is_assumed = slice_on(hardware_name, grid)
+    known = topology, exact, positions, is_assumed
     return Problem(canonical, sizes, grid, chip, dtype, accumulated, memory_limit, overlap, *known)
 
 
@@ -137,8 +136,15 @@ def hardware_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topo
     return hardware.here() if name is None else hardware(name), None
 
 
+def slice_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topology | None, bool]:
+    """A hardware, and the slice that the mesh lies on: where a chip alone is known, the standard one, which is assumed."""
+    chip, topology = hardware_on(name, mesh)
+    standard = standard_slice(chip.name, mesh.size) if topology is None else None
+    return chip, topology or standard, standard is not None
+
+
 def assumed_of(task: Problem) -> str:
-    """Say in one sentence on which links the mesh lies: of which slice, where that was assumed, or of none that is known."""
+    """Say in one sentence on which links the mesh lies, and of which slice, where that was assumed."""
     said = assumptions(task.hardware, task.mesh, routes_of(task))
     if task.topology is None or not task.is_assumed:
         return said
@@ -169,8 +175,7 @@ def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
     Raises:
         HardwareError: there is none of that name; MeshError: the topology has fewer devices than the mesh.
     """
-    chip, topology = hardware_on(hardware, mesh)
-    topology = topology or standard_slice(chip.name, mesh.size)
+    chip, topology, _ = slice_on(hardware, mesh)
     return Costs(chip, mesh, dtype, None, _routes(topology, mesh), _shape(topology))
 
 

@@ -35,15 +35,14 @@ class Moving:
 def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> Timeline:
     """One device's timeline: its matmuls, its links, and its waits, one step after the other.
 
-        >>> from shardwise.notation import parse
-        >>> from shardwise.planning.ranking import rank
-        >>> from shardwise.planning.step_prices import StepPrices
-    from shardwise.planning.problem import problem
-        >>> sizes = {"I": 16384, "J": 1024, "K": 2048}
-        >>> best = rank(problem(parse("A[I_x, J] · B[J, K] -> C[I, K]"), sizes, "x=8", "v5e:2x4"))[0]
-        >>> line = best.timeline()
-        >>> line.step_seconds == best.estimate.seconds, [lane for lane, _ in line.lanes]
-        (True, ['compute', 'x up', 'x down'])
+    >>> from shardwise.notation import parse
+    >>> from shardwise.planning.ranking import rank
+    >>> from shardwise.planning.problem import problem
+    >>> sizes = {"I": 16384, "J": 1024, "K": 2048}
+    >>> best = rank(problem(parse("A[I_x, J] · B[J, K] -> C[I, K]"), sizes, "x=8", "v5e:2x4"))[0]
+    >>> line = best.timeline()
+    >>> line.step_seconds == best.estimate.seconds, [lane for lane, _ in line.lanes]
+    (True, ['compute', 'x up', 'x down'])
     """
     costs, now = costs_of(task), 0.0
     spans: list[Span] = []

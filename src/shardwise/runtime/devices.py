@@ -17,6 +17,7 @@ from shardwise.chips.topology import Topology
 from shardwise.distributed.jobs import job
 from shardwise.errors import DeviceError, HardwareError, MeshError, quoted
 from shardwise.mesh import Mesh
+from shardwise.planning.problem import slice_on
 from shardwise.runtime.cpu_flags import set_cpu_flags
 
 MOST_SIMULATED = 2048  # devices of one host: JAX starts as many in seconds, and a hundred thousand not within minutes
@@ -289,16 +290,22 @@ def chip_of_kind(kind: str) -> Hardware:
     return hardware.here() if chip.shared and jax.process_count() == 1 else chip
 
 
-def hardware_along(mesh: AnyMesh, part: Mesh) -> Hardware | Site:
+def hardware_along(mesh: AnyMesh, part: Mesh, given: str | Hardware | None = None) -> str | Hardware | Site:
     """The hardware of a part of a mesh, some of its axes: of TPUs where the devices sit that are first along the others.
+
+    Args:
+        given: its name; by default what the mesh's devices are. The standard slice is that of the whole mesh.
 
     Raises:
         HardwareError: it is not in the catalogue.
     """
-    site = hardware_of(mesh)
+    site, grid = hardware_of(mesh) if given is None else given, Mesh.parse(mesh)
     if not isinstance(site, Site):
-        return site
-    first = (where for where, here in zip(site.positions, Mesh.parse(mesh).coordinates(), strict=True)
+        _, topology, is_assumed = slice_on(site, grid)
+        if topology is None or not is_assumed:
+            return site
+        site = Site(topology, mesh_order(topology, grid))
+    first = (where for where, here in zip(site.positions, grid.coordinates(), strict=True)
              if not any(here[axis] for axis in here if axis not in part.names))  # fmt: skip
     return Site(site.topology, tuple(first))
 

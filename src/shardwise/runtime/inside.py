@@ -232,7 +232,7 @@ def _problem(equation: Equation, mesh: AnyMesh, part: Mesh, options: Options, ki
     sizes = checked_sizes(equation, dict(enumerate(wholes)))
     _check_explicit(equation, kinds)
     check_precision(options.arithmetic.precision)
-    chip = hardware_along(mesh, part) if options.hardware is None else options.hardware
+    chip = hardware_along(mesh, part, options.hardware)
     dtype = jnp.result_type(*(kind.dtype for kind in kinds)).name
     accumulated = dtype_name(options.arithmetic.preferred_element_type)
     return problem(

@@ -44,7 +44,7 @@ from shardwise.pictures.tours.stops import (
 )
 from shardwise.planning.agreement import notes, short
 from shardwise.planning.cost import estimate
-from shardwise.planning.problem import DTYPE, costs_on, problem
+from shardwise.planning.problem import DTYPE, costs_on, problem, slice_on
 from shardwise.planning.ranking import rank, ranking
 from shardwise.planning.step_cost import StepCost
 from shardwise.planning.terms import told, with_formulas
@@ -305,7 +305,9 @@ def _cost(scene: Scene, hardware: str) -> Iterator[Part]:
     mesh = scene.program.mesh
     costs = with_formulas(costs_on(hardware, mesh, DTYPE))
     sizes = scene.large or scene.sizes
-    laid = [_at(sizes, mesh) + f", on {costs.hardware.title}", assumptions(costs.hardware, mesh, costs.routes)]
+    _, topology, is_assumed = slice_on(hardware, mesh)
+    on = f"{costs.hardware.title}, {topology} assumed" if is_assumed else costs.hardware.title
+    laid = [f"{_at(sizes, mesh)}, on {on}", assumptions(costs.hardware, mesh, costs.routes)]
     yield Words(tuple(laid))
     lines: list[str] = []
     made = estimate(scene.program, costs, sizes)
