@@ -115,7 +115,7 @@ def estimated(program: Program, prices: StepPrices) -> Estimate:
     moving = math.fsum(cost.transfer_seconds for cost in priced)
     total = math.fsum(cost.seconds for cost in priced) + (costs.dispatch if priced else 0.0)
     flops = sum(cost.flops for cost in priced)
-    needed = sum(_whole_flops(step, before, sizes) for step, before in zip(program.steps, states, strict=False))
+    needed = sum([_whole_flops(step, before, prices) for step, before in zip(program.steps, states, strict=False)])
     return Estimate(
         seconds=total,
         compute_seconds=total - exposed,
@@ -221,9 +221,15 @@ def _named(step: Step, took: float, made: float, costs: Costs) -> tuple[float, f
             return name("S", took, "B", "bytes of a shard"), name("S", made, "B", "bytes of a shard")
 
 
-def _whole_flops(step: Step, before: Mapping[str, Layout], sizes: Mapping[str, int]) -> float:
+def _whole_flops(step: Step, before: Mapping[str, Layout], prices: StepPrices) -> float:
     einsum = einsum_of(step)
-    return 0.0 if einsum is None else einsum_flops([before[name].names for name in einsum.operands], einsum.dims, sizes)
+    if einsum is None:
+        return 0.0
+    key = einsum.dims, tuple([before[name].names for name in einsum.operands])
+    found = prices.flops.get(key)
+    if found is None:
+        found = prices.flops[key] = einsum_flops(key[1], einsum.dims, prices.sizes)
+    return found
 
 
 def _priced(

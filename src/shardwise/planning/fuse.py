@@ -78,11 +78,16 @@ def checked(program: Program, steps: tuple[Step, ...]) -> Program | None:
 
 def _keeps_replicas(program: Program) -> bool:
     """Whether what must be equal on all devices of a ring is: a ring along a summed dimension adds in other orders."""
-    for step, need in zip(program.steps, invarying_axes(program), strict=True):
-        sums = isinstance(step, RotateEinsum) or (isinstance(step, GatherEinsum) and step.gather.dim not in step.einsum.dims)
-        if sums and need & set(moved_axes(step)):
-            return False
-    return True
+    summing = [_sums(step) for step in program.steps]
+    if not any(summing):
+        return True
+    steps = zip(program.steps, summing, invarying_axes(program), strict=True)
+    return not any(sums and need & set(moved_axes(step)) for step, sums, need in steps)
+
+
+def _sums(step: Step) -> bool:
+    """Whether each device adds the blocks that come to it, in an order of its own."""
+    return isinstance(step, RotateEinsum) or (isinstance(step, GatherEinsum) and step.gather.dim not in step.einsum.dims)
 
 
 Form = dict[int, tuple[Step, ...]]  # what stands at a place of the list of steps instead

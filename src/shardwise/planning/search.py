@@ -260,7 +260,7 @@ class Search:
         heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in wanted]
         settled: Table = {}
         nearest: dict[Vertex, tuple[float, float]] = {}
-        fastest = not self.frontier and not lean
+        fastest, furthest = not self.frontier and not lean, self.bound - (self.floor if self.to_go is None else 0.0)
         while heap and (owed or not fastest):
             *rank, _, permuting, state, link = heapq.heappop(heap)
             if len(totals) == enough and nearest_source + rank[0] > -totals[0] and fastest:
@@ -282,11 +282,13 @@ class Search:
                     continue
                 edges = space.into(state, partial, () if self.frontier else settled)
                 self._defer(heap, count, space, state, label)
+            if len(totals) == enough and fastest:
+                furthest = min(furthest, -totals[0] - nearest_source)
             for seconds, live, before, move in edges:
                 total = label.seconds + seconds
                 if label.link is None:  # the last move of all
                     total += space.leaving(move, before)
-                if total > self.bound - (self.floor if self.to_go is None else 0.0):
+                if total > furthest:
                     continue
                 peak = live if live > label.peak else label.peak
                 least = (peak, total) if lean else (total, peak)
@@ -304,13 +306,12 @@ class Search:
         best: dict[Any, Found] = {}
         for state, label in ways:
             for rest in onward.get(state, ()):
-                total = label.seconds + rest.seconds
+                total, peak = label.seconds + rest.seconds, max(label.peak, rest.peak)
                 if rest.link is None and isinstance(label.link, Moved):
                     total += self.space(root).leaving(label.link.move, label.link.before)
-                found = Found(total, max(label.peak, rest.peak), state, label, rest)
                 key = (label.link.way, label.link.states) if isinstance(label.link, Joined) else state
-                if found.peak <= self.budget and (key not in best or found.seconds < best[key].seconds):
-                    best[key] = found
+                if peak <= self.budget and (key not in best or total < best[key].seconds):
+                    best[key] = Found(total, peak, state, label, rest)
         return sorted(best.values(), key=lambda found: found.seconds)
 
     def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[Vertex, Label]], Table]:

@@ -42,7 +42,8 @@ class Shortcut(NamedTuple):
         return self.program.with_steps((*steps[: self.first], *self.steps, *steps[self.last :]))
 
 
-def shortcuts(program: Program) -> Iterator[Shortcut]:
+@functools.lru_cache(maxsize=256)
+def shortcuts(program: Program) -> tuple[Shortcut, ...]:
     """At most two moves of an array, of which one is a permute, in place of several.
 
     One to other axes stands alone, or replaces all moves of a run.
@@ -55,6 +56,10 @@ def shortcuts(program: Program) -> Iterator[Shortcut]:
     >>> [each.taken().steps for each in shortcuts(slow)]
     [(AllToAll(array='A', source_dim='J', target_dim='I', axes=('x',)),)]
     """
+    return tuple(_shortcuts(program))
+
+
+def _shortcuts(program: Program) -> Iterator[Shortcut]:
     states = program.states()
     for first, last in _runs(program.steps):
         array = touched(program.steps[first])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from shardwise.layout import Axes
 from shardwise.planning.graph import Graph, Kind, Move, MoveKind, Scope, State, Vertex, arrangements, graph_of
 from shardwise.planning.prices import Costs
-from shardwise.planning.tiles import Blocks, Order, blocks_of
+from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.
@@ -177,7 +177,9 @@ class Space:
         blocks = self._blocks(kind.name, (kind.dim, kind.target), took, made)
         return self.ground.move_seconds(kind.name, kind.axes, took.bytes, made.bytes, blocks)
 
-    def _blocks(self, kind: str, dims: tuple[int, int], took: Shard, made: Shard) -> Blocks:
+    def _blocks(self, kind: MoveKind, dims: tuple[int, int], took: Shard, made: Shard) -> Blocks:
+        if kind in ("all-reduce", "collective-permute"):
+            return PLAIN
         tiled = self.ground.costs.hardware.compiler is not None
         return blocks_of(kind, dims, took.shape, made.shape, self.order, self.item_bytes, tiled)
 

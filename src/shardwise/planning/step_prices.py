@@ -60,6 +60,7 @@ class StepPrices:
     costs: Costs
     sizes: Mapping[str, int]
     alone: dict[Any, Any] = field(default_factory=dict)
+    flops: dict[Any, float] = field(default_factory=dict)  # of whole arrays, by the dimensions of an einsum
     _fused: dict[Any, Fusable] = field(default_factory=dict)
     _shapes: dict[Layout, tuple[int, ...]] = field(default_factory=dict)
 
@@ -76,6 +77,8 @@ class StepPrices:
         They are inputs that nothing but slices took before, and of which nothing is sent.
         """
         states, costs = program.states(), self.costs
+        if costs.hardware.compiler is None:
+            return states[number], frozenset()
         near = unsent(program.steps[number]) & untouched(program, number)
         held = [name for name in near if costs.is_fetched(shard_bytes(name, states[0], self.sizes, costs))]
         return states[number], frozenset(held)
