@@ -278,6 +278,7 @@ def _check_way(step: GatherEinsum | EinsumScatter | EinsumGather, mesh: Mesh) ->
         raise ProgramError(f"a ring over {', '.join(axes)} is no line that can be folded: it takes one axis")
 
 
+@functools.lru_cache(maxsize=4096)
 def _without_minor(layout: Layout, dim: str, axes: Axes) -> Layout:
     held = layout.axes_of(dim)
     if not axes or held[-len(axes) :] != axes:
@@ -292,6 +293,7 @@ def _reduced(layout: Layout, axes: Axes) -> Layout:
     return Layout(layout.dims, layout.unreduced - set(axes))
 
 
+@functools.lru_cache(maxsize=4096)
 def _appended(layout: Layout, dim: str, axes: Axes, mesh: Mesh) -> Layout:
     for axis in axes:
         mesh.axis_size(axis)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.chips import Compiler, Hardware
 from shardwise.chips.links import RING, Route, Routes, ringed
@@ -32,10 +32,14 @@ class Ground:
     mesh: Mesh
     routes: Routes
     shape: tuple[int, ...] | None = None
+    _extents: dict[Axes, int] = field(default_factory=dict, compare=False, repr=False)
 
     def extent(self, axes: Axes) -> int:
         """How many devices of a slice take part."""
-        return math.prod(self.routes[axis].size for axis in axes if axis in self.routes)
+        known = self._extents.get(axes)
+        if known is None:
+            known = self._extents[axes] = math.prod(self.routes[axis].size for axis in axes if axis in self.routes)
+        return known
 
     def whole(self, axes: Axes) -> bool:
         """Whether all devices of the slice take part."""

@@ -35,7 +35,6 @@ class Ground:
     mesh_axes: tuple[tuple[str, int], ...] = ()
     couples: tuple[Axes, ...] = ()  # of axes: what a permute moves at least
     graph: Graph = field(init=False)
-    _prices: dict[tuple[str, Axes, float, Blocks], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.mesh_axes = tuple((name, size) for name, size in self.costs.mesh.axes if size > 1)
@@ -59,13 +58,9 @@ class Ground:
 
     def move_seconds(self, name: MoveKind, axes: Axes, took: float, made: float, blocks: Blocks) -> float:
         """Seconds of a move; it depends on its name and axes, on the shard's bytes and on how its blocks lie, alone."""
-        key = (name, axes, took, blocks)
-        known = self._prices.get(key)
-        if known is None:
-            costs = self.costs
-            price = costs.slice(made, blocks) if name == "slice" else costs.collective(name, axes, took, made, blocks)
-            known = self._prices[key] = price + STEP_SECONDS
-        return known
+        if name == "slice":
+            return self.costs.slice(made, blocks) + STEP_SECONDS
+        return self.costs.collective(name, axes, took, made, blocks) + STEP_SECONDS
 
 
 @dataclass(slots=True, eq=False)
