@@ -63,6 +63,14 @@ def test_every_device_has_its_place_whatever_the_order_of_the_devices():
                 assert sum(apart) == 1
 
 
+@pytest.mark.parametrize(("hardware", "devices", "said"), [
+    ("v5p:4x4x4", 64, "along all sides of 4x4x4"), ("tpu-v4", 32, "along all sides of 2x4x4"), ("v5p:4x4x8", 128, "both ways"),
+])  # fmt: skip
+def test_a_torus_of_up_to_64_devices_is_used_whole(hardware: str, devices: int, said: str):
+    sizes = {"I": 65536, "J": 8192, "K": 57344}
+    assert said in str(sw.plan(UP, sizes=sizes, mesh={"x": devices}, hardware=hardware).best)
+
+
 @pytest.mark.parametrize(("text", "sizes"), [(UP, 8192), (DOWN, 8192)])
 def test_a_cube_is_used_where_a_ring_leaves_links_idle(text: str, sizes: int):
     plan = sw.plan(text, sizes=dict.fromkeys("IJK", sizes), mesh="x=8", hardware="v5p:2x2x2")

@@ -246,7 +246,7 @@ def _pipelined(
         width = parts_of(way, chunks)
         ring = _ring(matmul_gather(n, way, chunks, width), width, costs, gather.axes, way, block, local.flops, multiply, 1)
         laid = _laid(einsum, along, costs, sizes, before, parts=1)
-        if n > UNROLL and splits:
+        if n > UNROLL and splits and not isinstance(way, Sides):
             laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
         return replace(ring, copy=put, held_bytes=max(3 * block, ring.held_bytes), laid=laid)
 

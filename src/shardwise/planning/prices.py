@@ -19,7 +19,7 @@ from shardwise.planning.exchanges import Around, copies_of, ragged_copies, trans
 from shardwise.planning.gathers import along_lanes
 from shardwise.planning.step_cost import started, unfilled
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
-from shardwise.schedule.makers import UNROLL
+from shardwise.schedule.along_sides import MOST_PLACES
 from shardwise.steps import CollectiveKind, Way
 
 ITEM_BYTES = {
@@ -375,7 +375,7 @@ class Costs:
 
     def sides(self, axes: Axes) -> tuple[Sides, ...]:
         """The torus that the devices along mesh axes fill, if any; of no more than schedules are written out for."""
-        return () if self.site is None or self.mesh.extent(axes) > UNROLL else sides_of(axes, self.mesh, self.site)
+        return () if self.site is None or self.mesh.extent(axes) > MOST_PLACES else sides_of(axes, self.mesh, self.site)
 
     def slice(self, out_bytes: float, blocks: Blocks = PLAIN) -> float:
         """Seconds to read and write the kept part, or, through the rows of tiles, to copy it; matmuls read it in place."""

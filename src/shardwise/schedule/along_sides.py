@@ -15,6 +15,8 @@ from shardwise.mesh import Sides
 from shardwise.schedule.events import Await, Copy, Event, Events, Matmul, Part, Send, Span
 from shardwise.schedule.strands import ROWS, Move, begun, cuts, rotating
 
+MOST_PLACES = 64  # that a torus has for which a schedule is written out: compiled for v5p in 5 to 18 seconds
+
 
 def gather_matmul(sides: Sides, chunks: int, width: int) -> Events:
     """Every device's block comes part by part, and is multiplied as it comes.
