@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from shardwise.chips.topology import Topology
 from shardwise.compiled.audit import Audit
 from shardwise.compiled.compiling import rehearse
-from shardwise.compiled.targets.compiler_flags import PERMUTES_EARLY, Options, suggested
+from shardwise.compiled.targets.compiler_flags import PERMUTES_AT_ONCE, PERMUTES_EARLY, Options, suggested
 from shardwise.compiled.targets.unattached import target_mesh
 from shardwise.errors import CompileError, HardwareError
 from shardwise.layout import Axes
@@ -125,14 +125,15 @@ def arguments(task: Problem, mesh: AnyMesh) -> list[jax.ShapeDtypeStruct]:
 def _timed(task: Problem, candidate: Candidate, topology: Topology) -> Iterator[tuple[Candidate, Audit]]:
     """The candidate with its timeline; nothing where the compiler refuses it, as for want of memory.
 
-    For chips whose compilers start permutes late what overlaps is compiled once more, with permutes that start early, and the
-    faster one is taken.
+    For chips whose compilers start permutes late what overlaps is compiled once more, with permutes that start early; and what
+    goes along all sides of a torus with more of them at once, too. The fastest is taken.
     """
     compiler = task.hardware.compiler
     late = candidate.program.overlaps and compiler is not None and compiler.starts_late
     early = suggested(PERMUTES_EARLY, topology.kind) if late else ()
+    more = suggested(PERMUTES_AT_ONCE, topology.kind) if any(map(goes_along_sides, candidate.program.steps)) else ()
     found = []
-    for options in dict.fromkeys([(), early]):
+    for options in dict.fromkeys([(), early, (*early, *more) if early else ()]):
         try:
             audit = rehearsed(task, candidate.program, topology, options)
         except CompileError:

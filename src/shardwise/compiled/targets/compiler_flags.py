@@ -15,6 +15,7 @@ from shardwise.errors import CompileError, did_you_mean, one_line, quoted
 
 PLATFORMS = ("tpu", "gpu", "cpu")
 PERMUTES_EARLY = "xla_tpu_enable_all_experimental_scheduler_features"  # what has their schedulers start permutes early
+PERMUTES_AT_ONCE = "xla_max_concurrent_async_collective_permutes"
 Options = tuple[tuple[str, str], ...]
 
 
