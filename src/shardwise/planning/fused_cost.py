@@ -112,6 +112,7 @@ class Priced:
 
 
 ADDED = 0.25  # of a copy: to add a sum to a batched matmul's; of 46 compiled rings 34 are within 10%, with a whole one 25
+AT_ONCE = 5  # permutes that TPU compilers have on their way (XLA's kMaxConcurrentAsyncCollectivePermutes)
 ASIDE = Links(lambda share, send: 0.0)
 Standing = tuple[Mapping[str, Layout], frozenset[str]]
 
@@ -278,7 +279,7 @@ def _ring(
 
     moving = moving_seconds(costs, axes, way, block)
     cover = costs.cover * block / (flops / blocks) if flops else math.inf
-    links = Links(moved, hop.both_ways, cover, joins, costs.hardware.slowdown)
+    links = Links(moved, hop.both_ways, cover, joins, AT_ONCE if costs.hardware.compiler else 0, costs.hardware.slowdown)
     if isinstance(costs.hardware.links, Memory) or not hop.asynchronous:
         links = ASIDE
     over, held = ",".join(axes), 2.0

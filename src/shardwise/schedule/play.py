@@ -33,6 +33,7 @@ class Links:
     `cover`: a compiler may start a transfer late, when the matmuls left before its end are what it takes for enough: of
     a block's transfer so many times a block's matmul. By default it starts as soon as it can.
     `joins`: parts that are multiplied together are one matmul; else transfers may start between theirs.
+    `at_once`: how many transfers may be on their way, before one of them has to be awaited; 0 for any number.
     `slowdown`: how many times as long a matmul takes while something is on its way: on GPUs collectives run on the cores that
     multiply, and share their memory's bandwidth.
     """
@@ -41,6 +42,7 @@ class Links:
     both_ways: bool = True
     cover: float = math.inf
     joins: bool = True
+    at_once: int = 0
     slowdown: float = 1.0
 
 
@@ -90,6 +92,7 @@ def play(
     busy = 0.0
     issued: float | None = 0.0 - ahead  # of transfers, up to the first event that is none
     ended = before = (0.0, 0.0)  # of the last two trips of a loop: the clock, and how busy it was
+    under_way: list[int] = []
     happened: list[Happened] = []
     for event in order:
         start, took = clock.now, 0.0
@@ -99,10 +102,16 @@ def play(
                 if known not in hops:
                     hops[known] = links.seconds(part.width / width, event)
                 took = hops[known]
+                if links.at_once and len(under_way) >= links.at_once:
+                    first = min(under_way, key=arrival.__getitem__)
+                    clock.wait(arrival[first])
+                    under_way.remove(first)
+                under_way.append(transfer)
                 start = clock.send((event.lane if links.both_ways else 1,), took, issued)
                 arrival[transfer] = start + took
             case Await(transfers):
                 took = clock.wait(max([arrival[transfer] for transfer in transfers]))
+                under_way = [transfer for transfer in under_way if transfer not in transfers]
             case Matmul(parts):
                 key = sum([part.width for part in parts]) / width, len(parts)
                 if key not in matmuls:
