@@ -15,12 +15,13 @@ import shardwise as sw
 from benchmarks.equations import random_case
 from shardwise.chips.hops import Hop
 from shardwise.errors import HardwareError, MeshError, PlanError
+from shardwise.mesh import Sides
 from shardwise.planning.cost import Estimate, estimate
 from shardwise.planning.fuse import names_of
 from shardwise.planning.problem import OVERLAPS, costs_of, problem
 from shardwise.planning.ranking import Candidate, rank
 from shardwise.program import unfused
-from shardwise.schedule.events import Events, Send, unrolled
+from shardwise.schedule.events import Await, Events, Matmul, Part, Send, unrolled
 from shardwise.schedule.makers import UNROLL, gather_matmul, matmul_gather, matmul_scatter
 from shardwise.schedule.play import Links, Played, play
 from shardwise.steps import Fused
@@ -331,6 +332,20 @@ def test_the_same_plan_twice(overlap: bool | str):
     one, other = (sw.plan(RS, sizes=LARGE, mesh="x=8", hardware="tpu-v5e", overlap=overlap) for _ in range(2))
     assert one.candidates == other.candidates
     assert str(one) == str(other)
+
+
+# Transfers on their way.
+
+
+@pytest.mark.parametrize(("at_once", "rounds"), [(0, 1), (6, 1), (5, 2), (3, 2), (2, 3)])
+def test_of_more_transfers_than_may_be_on_their_way_one_is_awaited_first(at_once, rounds):
+    """Six parts over six links of their own take one hop; with room for fewer each next one waits for the first to arrive."""
+    whole = Part(0, (0, 6))
+    cube = Sides((2, 2, 2), tuple(range(8)))
+    sends = [Send(k, 1 - 2 * (k % 2), Part(0, (k, k + 1)), sides=cube, side=k // 2) for k in range(6)]
+    links = Links(lambda share, _: 1.0, both_ways=True, at_once=at_once)
+    played = play((*sends, Matmul((whole,)), Await(tuple(range(6)))), 6, links, lambda share, _: 0.5)
+    assert played.seconds == rounds
 
 
 # A topology by name.

@@ -12,7 +12,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiled import confirming
-from shardwise.compiled.targets.compiler_flags import PERMUTES_EARLY
+from shardwise.compiled.targets.compiler_flags import PERMUTES_AT_ONCE, PERMUTES_EARLY
 from shardwise.planning.problem import Problem
 from shardwise.program import Program
 from shardwise.runtime import execute
@@ -20,10 +20,11 @@ from shardwise.steps import Automatic, goes_along_sides
 
 UP = "A[I_x, J] · B[J, K_x] -> C[I, K_x]"
 EARLY = ((PERMUTES_EARLY, "true"),)
+MORE = (*EARLY, (PERMUTES_AT_ONCE, "8"))
 
 
 def planned(target: str, compiled: list[tuple[Program, Any]], gain: float, monkeypatch: pytest.MonkeyPatch) -> sw.Plan:
-    """A plan that was confirmed by a compiler of ours: early permutes take so much off the seconds of the estimate."""
+    """A plan that was confirmed by a compiler of ours: each option takes so much off the seconds of the estimate."""
     plan = sw.plan(UP, sizes=dict.fromkeys("IJK", 8192), mesh="x=8", hardware=target)
     seconds = {candidate.program: candidate.estimate.seconds for candidate in plan}
     line = plan.best.timeline()
@@ -32,21 +33,24 @@ def planned(target: str, compiled: list[tuple[Program, Any]], gain: float, monke
         compiled.append((program, options))
         if any(isinstance(step, Automatic) for step in program.steps):
             raise ValueError("it has no compiler")
-        took = seconds[program] * (1 - gain if options else 1)
+        took = seconds[program] * (1 - gain * len(options))
         return SimpleNamespace(timeline=lambda: replace(line, step_seconds=took))
 
     monkeypatch.setattr(confirming, "rehearsed", rehearsed)
     return sw.plan(UP, sizes=dict.fromkeys("IJK", 8192), mesh="x=8", confirm=target)
 
 
-@pytest.mark.parametrize(("gain", "kept"), [(0.1, EARLY), (-0.1, ())])
-def test_what_overlaps_is_compiled_with_permutes_that_start_early_too(gain, kept, monkeypatch):
+@pytest.mark.parametrize(("gain", "kept"), [(0.1, MORE), (-0.1, ())])
+def test_what_overlaps_is_compiled_with_permutes_that_start_early_and_along_a_torus_with_more_of_them(gain, kept, monkeypatch):
     compiled: list[tuple[Program, Any]] = []
     plan = planned("v5p:2x2x2", compiled, gain, monkeypatch)
     fused = {program for program, _ in compiled if program.overlaps}
-    assert {options for program, options in compiled if program in fused} == {(), EARLY}
+    along = {program for program in fused if any(map(goes_along_sides, program.steps))}
+    assert {options for program, options in compiled if program in along} == {(), EARLY, MORE}
+    assert {options for program, options in compiled if program in fused - along} == {(), EARLY}
     assert {options for program, options in compiled if program not in fused} == {()}
-    assert {any(map(goes_along_sides, program.steps)) for program in fused} == {True, False}  # rings are tried beside
+    assert along
+    assert fused - along  # rings are tried beside
     assert plan.best.options == kept
     assert plan.compiler_options == dict(kept)
     assert (PERMUTES_EARLY in str(plan)) == (PERMUTES_EARLY in plan.code()) == bool(kept)

@@ -105,6 +105,7 @@ def play(
                 if links.at_once and len(under_way) >= links.at_once:
                     first = min(under_way, key=arrival.__getitem__)
                     clock.wait(arrival[first])
+                    issued = None if issued is None else max(issued, arrival[first])
                     under_way.remove(first)
                 under_way.append(transfer)
                 start = clock.send((event.lane if links.both_ways else 1,), took, issued)
