@@ -159,11 +159,6 @@ def forms_at(step: Fused, costs: Costs, sizes: Mapping[str, int], here: Standing
             assert_never(step)
 
 
-def priced(step: Fused, costs: Costs, sizes: Mapping[str, int], here: Standing) -> Priced:
-    """A fused step's schedule with its prices, where it stands."""
-    return forms_at(step, costs, sizes, here).priced(step)
-
-
 def _gathering(
     step: GatherEinsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], near: frozenset[str]
 ) -> Forms:  # fmt: skip
