@@ -143,12 +143,12 @@ def slice_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topolog
     return chip, topology or standard, standard is not None
 
 
-def assumed_of(task: Problem) -> str:
-    """Say in one sentence on which links the mesh lies, and of which slice, where that was assumed."""
+def assumed_of(task: Problem, word: str = " assumed") -> str:
+    """Say in one sentence on which links the mesh lies, and of which slice, where that was assumed; with that `word`."""
     said = assumptions(task.hardware, task.mesh, routes_of(task))
     if task.topology is None or not task.is_assumed:
         return said
-    return f"{task.topology} assumed, the standard slice of {counted(task.topology.size, 'device')}; {said}"
+    return f"{task.topology}{word}, the standard slice of {counted(task.topology.size, 'device')}; {said}"
 
 
 def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, int]:

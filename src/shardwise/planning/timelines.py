@@ -103,7 +103,7 @@ def _beside(program: Program, estimate: Estimate, starts: Sequence[float], share
 
 def _notes(task: Problem) -> Iterator[str]:
     """What is assumed, and what is not known."""
-    yield assumed_of(task)
+    yield assumed_of(task, word="")  # printed timelines begin with it
     if task.hardware.compiler is None:
         yield "steps run one after another; within one, transfers beside matmuls"
     else:
