@@ -36,6 +36,8 @@ from shardwise.steps import (
     touched,
 )
 
+LEAVES = AllGather | AllToAll | CollectivePermute  # these make a result elsewhere than where it must stand
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -102,7 +104,7 @@ def estimated(program: Program, prices: StepPrices) -> Estimate:
         live = inputs + sum(bytes_ for name, bytes_ in held.items() if name not in given) + size
         cost = prices.fused_cost(program, number, live) if isinstance(step, Fused) else cost._replace(live_bytes=live)
         moved.append(footprint)
-        if costs.hardware.compiler is not None and makes_result(program, number) and cost.transfer_seconds and not cost.flops:
+        if isinstance(step, LEAVES) and cost.transfer_seconds and costs.hardware.compiler and makes_result(program, number):
             cost = _as_result(step, cost, costs, footprint, makes in given, fetched_bytes(program, given_bytes, costs))
         priced.append(cost)
         for name in consumed(step):
