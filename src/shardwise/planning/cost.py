@@ -185,9 +185,17 @@ def _as_result(
     step: Step, cost: StepCost, costs: Costs, footprint: Footprint, given: bool, beside: float
 ) -> StepCost:  # fmt: skip
     """The cost of a step that ends a program, with the copy of what it gathered or exchanged to where the result must stand."""
-    copied = costs.leaving(kind(step), moved_axes(step), footprint.made, footprint.blocks, given, beside)
-    label = "copy of the result"
+    copied, label = result_copied(step, costs, footprint, given, beside), "copy of the result"
     return cost._replace(seconds=cost.seconds + costs.arithmetic.name("", copied, "s", label)) if copied else cost
+
+
+def result_copied(step: Step, costs: Costs, moved: Footprint, given: bool = False, beside: float = 0.0) -> float:
+    """Seconds to copy to where a result must stand what the last step gathered or exchanged; none of what a matmul makes."""
+    return (
+        costs.leaving(kind(step), moved_axes(step), moved.made, moved.blocks, given, beside)
+        if isinstance(step, LEAVES)
+        else 0.0
+    )
 
 
 def step_blocks(

@@ -16,7 +16,7 @@ from shardwise.layout import Layout
 from shardwise.notation import Operand
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.choosing import Fusing, by_rings, overlapped
-from shardwise.planning.cost import Shards
+from shardwise.planning.cost import Shards, result_copied
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.shortcuts import Shortcut, shortcuts
@@ -155,19 +155,22 @@ def _shortened(task: Problem, prices: StepPrices, found: Sequence[Candidate]) ->
 def _with_seconds(task: Problem, prices: StepPrices, candidate: Candidate) -> Iterator[tuple[float, Shortcut]]:
     """The shortcuts of a program, each with the seconds that its steps take at least, one after the other.
 
-    A slice may take none: a matmul reads it where it is.
+    A slice may take none: a matmul reads it where it is. What a matmul made is copied to where the result must stand.
     """
     program, shards, passed = candidate.program, Shards(candidate.program, prices), 0
-    least = prices.costs.einsum
+    least, states = prices.costs.einsum, program.states()
     kept = [least(each.flops, 0.0, 0.0) if each.flops else each.transfer_seconds for each in candidate.estimate.steps]
-    states = program.states()
+    ends = any(isinstance(step, Einsum) and step.result == program.output for step in program.steps)
+    last = list(map(Shards(program, prices).alone, program.steps, states, states[1:]))[-1][0]
     for way in shortcuts(program):
         for number in range(passed, way.first):
             shards.alone(program.steps[number], states[number], states[number + 1])
         passed, array = way.first, touched(way.steps[0])
         layouts = [{array: layout} for layout in way.layouts]
-        moved = [cost.transfer_seconds for _, cost in map(shards.alone, way.steps, layouts, layouts[1:])]
-        yield math.fsum((*kept[: way.first], *moved, *kept[way.last :])), way
+        moved = list(map(shards.alone, way.steps, layouts, layouts[1:]))
+        of, step = (moved[-1][0], way.steps[-1]) if way.last == len(program.steps) else (last, program.steps[-1])
+        copied = result_copied(step, prices.costs, of) if ends else 0.0
+        yield math.fsum((*kept[: way.first], *[cost.transfer_seconds for _, cost in moved], *kept[way.last :], copied)), way
 
 
 def _all_gathered(task: Problem, prices: StepPrices, like: Program) -> Iterator[Candidate]:
