@@ -161,15 +161,15 @@ def _with_seconds(task: Problem, prices: StepPrices, candidate: Candidate) -> It
     least, states = prices.costs.einsum, program.states()
     kept = [least(each.flops, 0.0, 0.0) if each.flops else each.transfer_seconds for each in candidate.estimate.steps]
     ends = any(isinstance(step, Einsum) and step.result == program.output for step in program.steps)
-    last = list(map(Shards(program, prices).alone, program.steps, states, states[1:]))[-1][0]
+    whole = list(map(Shards(program, prices).alone, program.steps, states, states[1:])) if ends else []
     for way in shortcuts(program):
         for number in range(passed, way.first):
             shards.alone(program.steps[number], states[number], states[number + 1])
         passed, array = way.first, touched(way.steps[0])
         layouts = [{array: layout} for layout in way.layouts]
         moved = list(map(shards.alone, way.steps, layouts, layouts[1:]))
-        of, step = (moved[-1][0], way.steps[-1]) if way.last == len(program.steps) else (last, program.steps[-1])
-        copied = result_copied(step, prices.costs, of) if ends else 0.0
+        last, steps = (moved, way.steps) if way.last == len(program.steps) else (whole, program.steps)
+        copied = result_copied(steps[-1], prices.costs, last[-1][0]) if ends else 0.0
         yield math.fsum((*kept[: way.first], *[cost.transfer_seconds for _, cost in moved], *kept[way.last :], copied)), way
 
 
