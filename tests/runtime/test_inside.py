@@ -342,3 +342,8 @@ def test_a_part_of_a_mesh_lies_on_the_standard_slice_of_the_whole(part, said):
     assert site.topology == sw.Topology.parse("v6e:4x4")
     routes = physical_routes(site.topology, site.positions, sw.Mesh.parse(part))
     assert [route.says for route in routes.values()] == [said]
+
+
+def test_a_part_of_a_mesh_lies_on_the_topology_that_is_named_for_it():
+    mesh = jax.sharding.AbstractMesh((4, 2), ("x", "y"))
+    assert hardware_along(mesh, sw.Mesh.parse("x=4"), "v5e:2x2") == "v5e:2x2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass, replace
@@ -112,6 +113,7 @@ class Topology:
         return self.name
 
 
+@functools.lru_cache(maxsize=256)
 def standard_slice(chip: str, devices: int) -> Topology | None:
     """The slice of so many devices of a TPU that is handed out: its sides are powers of two, and as even as they can be.
 

@@ -13,11 +13,11 @@ from jax.sharding import AxisType, NamedSharding
 
 from shardwise.chips import Hardware, Torus, hardware
 from shardwise.chips.placing import Position, Site, is_sliced, mesh_order
-from shardwise.chips.topology import Topology
+from shardwise.chips.topology import Topology, standard_slice
 from shardwise.distributed.jobs import job
 from shardwise.errors import DeviceError, HardwareError, MeshError, quoted
 from shardwise.mesh import Mesh
-from shardwise.planning.problem import slice_on
+from shardwise.planning.problem import hardware_on
 from shardwise.runtime.cpu_flags import set_cpu_flags
 
 MOST_SIMULATED = 2048  # devices of one host: JAX starts as many in seconds, and a hundred thousand not within minutes
@@ -301,10 +301,11 @@ def hardware_along(mesh: AnyMesh, part: Mesh, given: str | Hardware | None = Non
     """
     site, grid = hardware_of(mesh) if given is None else given, Mesh.parse(mesh)
     if not isinstance(site, Site):
-        _, topology, is_assumed = slice_on(site, grid)
-        if topology is None or not is_assumed:
+        chip, topology = hardware_on(site, part)
+        standard = standard_slice(chip.name, grid.size) if topology is None else None
+        if standard is None:
             return site
-        site = Site(topology, mesh_order(topology, grid))
+        site = Site(standard, mesh_order(standard, grid))
     first = (where for where, here in zip(site.positions, grid.coordinates(), strict=True)
              if not any(here[axis] for axis in here if axis not in part.names))  # fmt: skip
     return Site(site.topology, tuple(first))

@@ -83,18 +83,13 @@ def play(
         ahead: the seconds before the schedule at which what it sends first, before anything else, may start.
         record: keep what happened.
     """
-    order = _order(events, TRIPS) if any(isinstance(event, Loop) for event in events) else events
-    if not math.isinf(links.cover):
-        order = _late(order if links.joins else _apart(order), width, links.cover)
     hops: dict[tuple[int, int, Turn | None], float] = {}
     matmuls: dict[tuple[float, int], float] = {}
-    clock, arrival = Clock(0.0, {1: 0.0 - ahead, -1: 0.0 - ahead}), dict[int, float]()
-    busy = 0.0
+    clock, arrival, on_the_way = Clock(0.0, {1: 0.0 - ahead, -1: 0.0 - ahead}), dict[int, float](), dict[int, float]()
+    busy, happened = 0.0, list[Happened]()
     issued: float | None = 0.0 - ahead  # of transfers, up to the first event that is none
     ended = before = (0.0, 0.0)  # of the last two trips of a loop: the clock, and how busy it was
-    under_way: list[int] = []
-    happened: list[Happened] = []
-    for event in order:
+    for event in _as_started(events, width, links):
         start, took = clock.now, 0.0
         match event:
             case Send(transfer, _, part):
@@ -102,28 +97,23 @@ def play(
                 if known not in hops:
                     hops[known] = links.seconds(part.width / width, event)
                 took = hops[known]
-                if links.at_once and len(under_way) >= links.at_once:
-                    first = min(under_way, key=arrival.__getitem__)
-                    clock.wait(arrival[first])
-                    issued = None if issued is None else max(issued, arrival[first])
-                    under_way.remove(first)
-                under_way.append(transfer)
+                if links.at_once and len(on_the_way) >= links.at_once:
+                    end = on_the_way.pop(min(on_the_way, key=on_the_way.__getitem__))
+                    clock.wait(end)
+                    issued = None if issued is None else max(issued, end)
                 start = clock.send((event.lane if links.both_ways else 1,), took, issued)
-                arrival[transfer] = start + took
+                arrival[transfer] = on_the_way[transfer] = start + took
             case Await(transfers):
                 took = clock.wait(max([arrival[transfer] for transfer in transfers]))
-                under_way = [transfer for transfer in under_way if transfer not in transfers]
+                for transfer in transfers:
+                    on_the_way.pop(transfer, None)
             case Matmul(parts):
                 key = sum([part.width for part in parts]) / width, len(parts)
                 if key not in matmuls:
                     matmuls[key] = matmul(*key)
                 took = clock.slowed(matmuls[key], links.slowdown)
-                clock.work(took)
-                busy += took
             case Copy(part):
                 took = copy(part.width / width) if copy else 0.0
-                clock.work(took)
-                busy += took
             case Loop(trips):  # those left, each as the last one that was played
                 took = trips * (ended[0] - before[0])
                 busy += trips * (ended[1] - before[1])
@@ -134,14 +124,24 @@ def play(
                 continue
             case _:
                 assert_never(event)
-        if not isinstance(event, Send):
-            issued = None
+        if isinstance(event, Matmul | Copy):
+            clock.work(took)
+            busy += took
+        issued = issued if isinstance(event, Send) else None
         if record:
             happened.append(Happened(event, start, took))
     return Played(clock.now, busy, tuple(happened))
 
 
 _Flat = Send | Await | Matmul | Copy | Loop | None  # the trips of a loop that are left; None: the end of a trip
+
+
+def _as_started(events: Events, width: int, links: Links) -> tuple[_Flat, ...]:
+    """The events in the order in which they start, of a loop's trips the first ones."""
+    order = _order(events, TRIPS) if any(isinstance(event, Loop) for event in events) else events
+    if math.isinf(links.cover):
+        return order
+    return _late(order if links.joins else _apart(order), width, links.cover)
 
 
 @functools.lru_cache(maxsize=1024)
