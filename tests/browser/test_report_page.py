@@ -185,8 +185,8 @@ def test_slider_buttons_and_keys_step_through_the_program(opened):
 
 STAGE = """
 const scene = document.querySelector(".scene.on"), svg = scene.querySelector("svg"), list = document.querySelector(".scenes")
-const cards = [...svg.querySelectorAll("[data-card] rect")].map(card => card.getBoundingClientRect().bottom)
-return [svg.getBoundingClientRect().bottom - Math.max(...cards), list.offsetHeight - scene.offsetHeight, scene.offsetHeight]
+const ends = [...svg.querySelectorAll("[data-card] rect, text")].map(drawn => drawn.getBoundingClientRect().bottom)
+return [svg.getBoundingClientRect().bottom - Math.max(...ends), list.offsetHeight - scene.offsetHeight, scene.offsetHeight]
 """
 
 
