@@ -11,6 +11,7 @@ import shardwise as sw
 from shardwise.chips import Calibration, Figure, Rate, hardware, read
 from shardwise.chips.hops import ring_hop
 from shardwise.chips.hosts import cache_file, cpu_name
+from shardwise.chips.interconnect import Interconnect
 from shardwise.chips.links import collective_seconds, wire_bytes
 from shardwise.chips.storing import written
 from shardwise.cli import main
@@ -147,7 +148,7 @@ def test_the_formula_of_a_measured_collective_is_told():
     from shardwise.planning.terms import told, with_formulas
 
     chip = replace(hardware("h100"), rates=(rate("all-gather", 8),))
-    costs = with_formulas(Costs(chip, Mesh.parse("x=8"), "bfloat16"))
+    costs = with_formulas(Costs(Interconnect(chip, Mesh.parse("x=8")), "bfloat16"))
     found = told(costs.collective("all-gather", ("x",), Quantity.named("S", 2.0**20, "B"), Quantity.named("V", 2.0**23, "B")))
     assert found.terms[0].symbols == "L"
     assert any("measured" in letter for letter in found.letters)

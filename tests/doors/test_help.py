@@ -12,6 +12,7 @@ import jax
 import pytest
 from commands import in_a_folder as in_a_folder
 
+from shardwise.chips.interconnect import Interconnect
 from shardwise.cli import _parser, main
 
 # These compile for devices that are not attached, or need a lock file: here they are only read.
@@ -61,7 +62,7 @@ def unmeasured(monkeypatch, tmp_path) -> None:
     from shardwise.planning.prices import Costs
 
     def modelled(trials, *_) -> Rounds:
-        prices = (Costs(hardware("cpu"), each.program.mesh, each.dtype) for each in trials)
+        prices = (Costs(Interconnect(hardware("cpu"), each.program.mesh), each.dtype) for each in trials)
         times = (estimate(each.program, costs, each.sizes).seconds for each, costs in zip(trials, prices, strict=True))
         return Rounds(tuple(times), (), 1.0, 0.01)
 

@@ -6,6 +6,7 @@ import pytest
 
 from shardwise.chips import hardware
 from shardwise.chips.algorithms import used_routes
+from shardwise.chips.interconnect import Interconnect
 from shardwise.chips.links import collective_seconds, pricer
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
@@ -292,7 +293,7 @@ def test_a_slice_is_read_where_it_is_by_a_matmul_and_copied_for_a_collective():
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-to-all"])
 @pytest.mark.parametrize("tiles", RAGGED)
 def test_blocks_that_end_within_a_tile_never_cost_less(name, kind, tiles):
-    costs = Costs(hardware(name), Mesh.parse("x=8, y=2"), "bfloat16")
+    costs = Costs(Interconnect(hardware(name), Mesh.parse("x=8, y=2")), "bfloat16")
     shards = {"all-gather": (MIB, 8 * MIB), "reduce-scatter": (8 * MIB, MIB), "all-to-all": (MIB, MIB)}[kind]
     ragged, whole = (costs.collective(kind, ("x",), *shards, Blocks(tiles=each)) for each in (tiles, "whole"))
     assert ragged >= whole >= collective_seconds(kind, costs.hardware, costs.mesh, ("x",), *shards) * (1 - 1e-9)
@@ -386,7 +387,7 @@ def test_a_gather_goes_round_one_ring_as_compilers_say(target, mesh, axes, links
 )
 def test_where_a_v5e_routes_by_tables_rings_by_a_wraparound_link_hide_nothing(target, mesh, axes, asynchronous):
     """As 18 permutes compile: `collective-permute-start` and `-done`, or `collective-permute` alone."""
-    assert costs_on(target, mesh).hop(tuple(axes)).asynchronous is asynchronous
+    assert costs_on(target, mesh).interconnect.hop(tuple(axes)).asynchronous is asynchronous
 
 
 def test_a_plan_for_a_large_v5e_does_not_count_on_transfers_that_nothing_hides():

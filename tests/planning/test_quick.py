@@ -13,6 +13,7 @@ from planning.test_search import drawn
 from benchmarks.drawn import problems
 from benchmarks.equations import random_case
 from shardwise.chips import hardware
+from shardwise.chips.interconnect import Interconnect
 from shardwise.errors import PlanError
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
@@ -61,7 +62,7 @@ def test_a_graph_that_grew_too_large_is_made_anew(monkeypatch):
 @pytest.mark.parametrize("name", hardware.names())
 def test_a_collective_costs_the_same_in_whatever_order_its_axes_are_named(name):
     """So that the search prices those of a set of axes once."""
-    costs = Costs(hardware(name), Mesh.parse("x=2, y=4, z=2"), "bfloat16")
+    costs = Costs(Interconnect(hardware(name), Mesh.parse("x=2, y=4, z=2")), "bfloat16")
     for kind in ("all-gather", "reduce-scatter", "all-reduce", "all-to-all"):
         for axes in itertools.chain(itertools.combinations("xyz", 2), itertools.combinations("xyz", 3)):
             prices = {costs.collective(kind, order, 2.0**20, 2.0**24) for order in itertools.permutations(axes)}

@@ -13,6 +13,7 @@ from commands import said
 
 import shardwise as sw
 from shardwise.chips import Figure, Rate, hardware
+from shardwise.chips.interconnect import Interconnect
 from shardwise.cli import main
 from shardwise.errors import FileError, HardwareError, MeasureError
 from shardwise.measure import calibrating, rounds
@@ -44,7 +45,9 @@ HOST = planted(
 
 
 def modelled(chip, trials) -> list[float]:
-    return [estimate(each.program, Costs(chip, each.program.mesh, each.dtype), each.sizes).seconds for each in trials]
+    return [
+        estimate(each.program, Costs(Interconnect(chip, each.program.mesh), each.dtype), each.sizes).seconds for each in trials
+    ]
 
 
 def figures_of(chip) -> dict[str, float]:

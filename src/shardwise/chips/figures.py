@@ -198,6 +198,9 @@ class Hardware:
     rates: tuple[Rate, ...] = ()  # measured, in place of what the links' figures say
     calibration: Calibration | None = None
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # of the same name there are few, and figures are many
+
     @property
     def slowdown(self) -> float:
         """How many times as long a matmul takes beside a transfer as alone."""

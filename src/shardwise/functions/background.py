@@ -53,7 +53,7 @@ def _by_permutes(
     if isinstance(step, ReduceScatter):
         return (EinsumScatter(same, step),)
     # Where each way has links of its own, half of what the furthest of an even count of devices has comes on either side.
-    chunks = 2 if costs.hop(step.axes).both_ways and program.mesh.extent(step.axes) % 2 == 0 else 1
+    chunks = 2 if costs.interconnect.hop(step.axes).both_ways and program.mesh.extent(step.axes) % 2 == 0 else 1
     if isinstance(step, AllGather):
         return (EinsumGather(same, step, chunks=chunks),)
     dim = widest(layout, step, sizes, program)

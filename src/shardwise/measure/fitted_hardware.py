@@ -15,6 +15,7 @@ import jax
 
 from shardwise.chips import Calibration, Figure, Hardware, Memory
 from shardwise.chips import hardware as chips
+from shardwise.chips.interconnect import Interconnect
 from shardwise.chips.links import group_apart, wire_bytes
 from shardwise.errors import MeasureError, counted
 from shardwise.measure.fitting import Fit, fitted
@@ -124,7 +125,10 @@ def _with(chip: Hardware, names: Iterable[str], figures: Iterable[float], source
 
 
 def _prices(chip: Hardware, known: Sequence[tuple[Trial, float]]) -> list[float]:
-    return [estimate(each.program, Costs(chip, each.program.mesh, each.dtype), each.sizes).seconds for each, _ in known]
+    return [
+        estimate(each.program, Costs(Interconnect(chip, each.program.mesh), each.dtype), each.sizes).seconds
+        for each, _ in known
+    ]
 
 
 def _with_dtypes(chip: Hardware, known: Sequence[tuple[Trial, float]], today: str) -> Hardware:

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.chips.links import pricer
 from shardwise.errors import ShardwiseError, did_you_mean, one_line
-from shardwise.planning.problem import Problem, routes_of
+from shardwise.planning.problem import Problem
 
 KINDS = {
     "AG": "A[I_x, J] · B[J, K] -> C[I, K]",
@@ -149,7 +149,7 @@ def wire_seconds(task: Problem, kind: str) -> float:
     collective = "reduce-scatter" if kind == "RS" else "all-gather"
     shards = (whole / task.mesh.size, whole)
     before, after = reversed(shards) if kind == "RS" else shards
-    return pricer(collective, task.hardware, task.mesh, task.mesh.names, routes_of(task))(before, after)
+    return pricer(collective, task.hardware, task.mesh, task.mesh.names, task.interconnect.routes)(before, after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shardwise.chips import Memory, Switch, Torus
-from shardwise.chips.links import torus_routes
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh, flat_index
 from shardwise.planning.graph import State
@@ -24,7 +22,8 @@ def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...],
     every element needs at least one of another device.
 
     >>> from shardwise.chips import hardware
-    >>> costs = Costs(hardware("h100"), Mesh.parse("x=8"), "bfloat16")
+    >>> from shardwise.chips.interconnect import Interconnect
+    >>> costs = Costs(Interconnect(hardware("h100"), Mesh.parse("x=8")), "bfloat16")
     >>> one, all_ = ((("x",),), ()), (((),), ())
     >>> gathered = costs.collective("all-gather", ("x",), 2**27, 2**30)
     >>> moving_floor(costs, {"I": 2**29}, ("I",), one, all_) == gathered
@@ -35,10 +34,10 @@ def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...],
         return 0.0
     part = costs.item_bytes * math.prod(sizes[name] // mesh.extent(axes) for name, axes in zip(names, after[0], strict=True))
     if set(before[1]) - set(after[1]):
-        return part / _most_bytes_per_s(costs)
+        return part / costs.interconnect.most_bytes_per_s
     shares = [_shares(mesh, old, new) for old, new in zip(before[0], after[0], strict=True) if old]
     have = float(np.min(np.prod(np.stack(shares), 0))) if shares else 1.0
-    return part * (1.0 - have) / _most_bytes_per_s(costs)
+    return part * (1.0 - have) / costs.interconnect.most_bytes_per_s
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,17 +57,3 @@ def _corners(mesh: Mesh) -> dict[str, np.ndarray]:
     """The positions of the devices at the corners of a mesh."""
     corners = Mesh(tuple((axis, min(size, 2)) for axis, size in mesh.axes)).positions()
     return {axis: along * (mesh.axis_size(axis) - 1) for axis, along in corners.items()}
-
-
-def _most_bytes_per_s(costs: Costs) -> float:
-    """What a device can receive at most over all its links together."""
-    match costs.hardware.links:
-        case Torus() as torus:
-            routes = costs.routes or torus_routes(torus, costs.mesh, costs.hardware.devices_per_chip)
-            between = costs.hardware.network_speed() if any(route.slices > 1 for route in routes.values()) else None
-            return sum(route.bytes_per_s for route in routes.values()) * costs.hardware.devices_per_chip + (between or 0.0)
-        case Switch() as switch:
-            return max(switch.bytes_per_s.value, switch.node_bytes_per_s.value)
-        case Memory() as memory:
-            fastest = (memory.bytes_per_s, memory.copied_bytes_per_s, memory.fresh_bytes_per_s)
-            return max(figure.value for figure in fastest) / costs.mesh.size

@@ -261,11 +261,11 @@ def _priced(
             part = made if isinstance(step, CollectivePermute) else took
             seconds = costs.collective(name, step.axes, part, made, blocks)
             if isinstance(step, CollectivePermute):
-                followed = costs.permute(step.axes, step.pairs, part)
+                followed = costs.interconnect.permute(step.axes, step.pairs, part)
                 saved, seconds = float(seconds - followed), followed
                 seconds = seconds + (costs.cut_out(made, blocks) if part < took else 0.0)
             sent = wire_bytes(name, costs.mesh, step.axes, part, made)
-            slow = costs.network_bytes(name, step.axes, part, made)
+            slow = costs.interconnect.network_bytes(name, step.axes, part, made)
             return StepCost(seconds, 0.0, sent, 0.0, seconds, seconds, slow, saved_seconds=saved)
         case Automatic():
             raise AssertionError("the compiler's own has no price before it is compiled")

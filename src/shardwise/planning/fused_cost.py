@@ -267,7 +267,7 @@ def _ring(
     multiply: MatmulSeconds, blocks: int, *, joins: bool = True,
 ) -> Priced:  # fmt: skip
     """A ring whose blocks have so many bytes, the matmul that of so many blocks; hops take no account of who sends."""
-    hop, n = costs.hop(axes, way), costs.mesh.extent(axes)
+    hop, n = costs.interconnect.hop(axes, way), costs.mesh.extent(axes)
 
     def moved(share: float, _: Send | None = None) -> float:
         return costs.arithmetic.name("H", hop.seconds(share * block), "s", "a hop")
@@ -287,7 +287,7 @@ def _ring(
 
 def moving_seconds(costs: Costs, axes: tuple[str, ...], way: Way, block: float) -> float:
     """How long blocks of so many bytes take to go round a ring, if nothing holds them up."""
-    hop = costs.hop(axes, way)
+    hop = costs.interconnect.hop(axes, way)
     if isinstance(way, Sides):  # a part for each side, in as many rounds as it takes
         parts = len(way.sizes)
         return rounds_of(way.sizes) * costs.arithmetic.name("H", hop.seconds(block / parts), "s", "a hop of a part")
@@ -304,7 +304,7 @@ def _rotating(step: RotateEinsum, costs: Costs, sizes: Mapping[str, int], before
     gathers = [next(g for g in step.gathers if g.array == name) for name in step.einsum.operands]
     blocks = [shard_bytes(gather.array, before, sizes, costs) for gather in gathers]
     grid = Grid((costs.mesh.extent(gathers[0].axes), costs.mesh.extent(gathers[1].axes)))
-    hops = [costs.hop(gather.axes) for gather in gathers]
+    hops = [costs.interconnect.hop(gather.axes) for gather in gathers]
     lanes = {1: ",".join(gathers[0].axes), -1: ",".join(gathers[1].axes)}
 
     def moved(_: float, send: Send) -> float:

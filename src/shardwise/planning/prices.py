@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from shardwise.chips import Hardware, Memory, Torus
-from shardwise.chips.algorithms import CUBE, Ground, goes_round, is_asynchronous, is_foldable, is_summed, used_routes
-from shardwise.chips.crowds import Pairs, crowd_of, sides_of
-from shardwise.chips.hops import Hop, hop_of
-from shardwise.chips.links import FLOATS, Arithmetic, Pricer, Routes, memory_seconds, pricer, sharing, torus_routes
-from shardwise.chips.network import network_bytes
-from shardwise.chips.placing import Site
+from shardwise.chips import Hardware, Memory
+from shardwise.chips.algorithms import CUBE, Ground, goes_round, is_foldable, is_summed
+from shardwise.chips.crowds import sides_of
+from shardwise.chips.interconnect import Interconnect
+from shardwise.chips.links import Arithmetic, memory_seconds
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh, Sides
 from shardwise.planning.exchanges import Around, copies_of, ragged_copies, transposed_copies
@@ -50,33 +48,22 @@ SUMMED = {  # why a collective is priced as an all-reduce
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The prices of steps for one problem: hardware, mesh and dtype are fixed.
+    """The prices of steps for one problem: the interconnect that its mesh has, and its dtype, are fixed.
 
-    `accumulated` is the dtype of matmuls, where it is another (`preferred_element_type`); `routes` what the mesh's axes
-    have of a torus's links, and `shape` the chips along the sides of the slice, where the topology is known; `site` says on
-    which chip of a slice each device sits.
-    `arithmetic` is what they are computed with: floats, or quantities that keep their formulas (`shardwise.planning.terms`).
+    `accumulated` is the dtype of matmuls, where it is another (`preferred_element_type`).
     """
 
-    hardware: Hardware
-    mesh: Mesh
+    interconnect: Interconnect
     dtype: str
     accumulated: str | None = None
-    routes: Routes | None = None
-    shape: tuple[int, ...] | None = None
-    site: Site | None = None
-    arithmetic: Arithmetic = FLOATS
-    _prices: dict[tuple[str, Axes, bool, bool], Pricer] = field(default_factory=dict, compare=False, repr=False)
-    _hops: dict[tuple[Axes, Way], Hop] = field(default_factory=dict, compare=False, repr=False)
-    _shifts: dict[tuple[Axes, int], tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
-    ground: Ground | None = field(init=False, compare=False, repr=False)  # what collectives run on, on a torus
+    hardware: Hardware = field(init=False, compare=False, repr=False)  # this and what follows: those of the interconnect
+    mesh: Mesh = field(init=False, compare=False, repr=False)
+    ground: Ground | None = field(init=False, compare=False, repr=False)
+    arithmetic: Arithmetic = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        ground = None
-        if isinstance(links := self.hardware.links, Torus):
-            routes = self.routes or torus_routes(links, self.mesh, self.hardware.devices_per_chip)
-            ground = Ground(self.hardware, self.mesh, routes, self.shape)
-        object.__setattr__(self, "ground", ground)
+        for name in ("hardware", "mesh", "ground", "arithmetic"):
+            object.__setattr__(self, name, getattr(self.interconnect, name))
 
     @property
     def item_bytes(self) -> int:
@@ -95,19 +82,19 @@ class Costs:
         summed = self.hardware.compiler is not None and self.is_summed(kind, axes, out_bytes, blocks)
         if summed:
             whole = max(in_bytes, out_bytes)
-            seconds = self.arithmetic.name("", self._price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
+            seconds = self.arithmetic.name("", self.interconnect.price("all-reduce", axes)(whole, whole), "s", SUMMED[kind])
         elif kind == "reduce-scatter" and self.hardware.compiler is not None:
             seconds = self._scatter(axes, in_bytes, out_bytes, blocks)
         else:
             large = kind == "all-gather" and self.ground is not None and goes_round(axes, out_bytes, self.ground)
-            seconds = self._price(kind, axes, blocks.splits_rows, large)(in_bytes, out_bytes)
+            seconds = self.interconnect.price(kind, axes, blocks.splits_rows, large)(in_bytes, out_bytes)
         laid = self._laying(kind, in_bytes, out_bytes, blocks, summed)
         return seconds + self.arithmetic.name("", laid, "s", "blocks laid out in memory") if laid else seconds
 
     def _scattered(self, axes: Axes, blocks: Blocks) -> float:
         """How many times its size a chip's compiler pads each block of a scatter to, so that equal chunks make it up."""
         compiler = self.hardware.compiler
-        if compiler is None or not blocks.rows or self.shape is None or self.hardware.devices_per_chip > 1:
+        if compiler is None or not blocks.rows or self.interconnect.shape is None or self.hardware.devices_per_chip > 1:
             return 1.0
         most = int(compiler.scattered_tiles.value / (self.mesh.extent(axes) + 4))
         return scattered_rows(blocks.rows, blocks.columns, most) / blocks.rows
@@ -118,7 +105,7 @@ class Costs:
         Blocks padded to equal chunks end up as many pads away from their place as blocks are before them: `_to_their_place`
         moves them. Blocks that stand apart are laid out one after the other before, if more than a tile wide.
         """
-        price, padded = self._price("reduce-scatter", axes, blocks.count % CUBE > 0), self._scattered(axes, blocks)
+        price, padded = self.interconnect.price("reduce-scatter", axes, blocks.count % CUBE > 0), self._scattered(axes, blocks)
         if blocks.stands_apart(self.hardware.devices_per_chip):
             if blocks.rows:  # what a matmul made, and the chip holds beside an operand, is laid out there
                 laid = 0.0 if self.is_fetched(2 * in_bytes) else self._memory(in_bytes, in_bytes)
@@ -138,46 +125,12 @@ class Costs:
         """
         far = self.mesh.extent(axes) * (1 - 1 / padded)
         parts = [min(1.0, far - distance) for distance in range(math.ceil(far - ROUNDED))]  # of a block, by how far it goes
-        shifts = [self._shift(axes, distance) for distance in range(1, len(parts) + 1)]
+        shifts = [self.interconnect.shift(axes, distance) for distance in range(1, len(parts) + 1)]
         crowd = sum(crowd * part for (crowd, _), part in zip(shifts, parts, strict=True))
-        moved = self._over_links(crowd, sum(hops for _, hops in shifts), block, "blocks share a link, one after the other")
+        moved = self.interconnect.over_links(
+            crowd, sum(hops for _, hops in shifts), block, "blocks share a link, one after the other"
+        )
         return moved + self.copy(min(far, 1.0) * block) + self.copy(out_bytes)
-
-    def _shift(self, axes: Axes, distance: int) -> tuple[int, int]:
-        """How many blocks share a link, and how many links one passes, where each goes to the device so far behind it."""
-        if self.site is None:
-            return distance, distance
-        known = self._shifts.get((axes, distance))
-        if known is None:
-            n = self.mesh.extent(axes)
-            pairs = tuple((k, k + distance if k + distance < n else k) for k in range(n))
-            known = self._shifts[axes, distance] = crowd_of(pairs, axes, self.mesh, self.site)
-        return known
-
-    def permute(self, axes: Axes, pairs: Pairs, sent_bytes: float) -> float:
-        """Seconds of a permutation, with the shards followed link by link where it is known which chip each device is on."""
-        if self.site is None or not isinstance(self.hardware.links, Torus):
-            return self.collective("collective-permute", axes, sent_bytes, sent_bytes)
-        return self._over_links(*crowd_of(pairs, axes, self.mesh, self.site), sent_bytes, "shards share a link")
-
-    def _over_links(self, crowd: float, hops: int, sent_bytes: float, what: str) -> float:
-        """Seconds in which so many shards pass the links that they share on a torus, over so many links."""
-        links, name = self.hardware.links, self.arithmetic.name
-        assert isinstance(links, Torus)
-        latency = name("L", name("hop", links.hop_seconds.value, "s") * hops, "s")
-        return latency + name("c", crowd, "", what) * sent_bytes / name("W", links.bytes_per_s.value, "B/s", "a link")
-
-    def _price(self, kind: CollectiveKind, axes: Axes, odd: bool = False, large: bool = False) -> Pricer:
-        """What a collective's bytes take over the links that its axes have of a torus, where there is one."""
-        price = self._prices.get((kind, axes, odd, large))
-        if price is None:
-            ground, links = self.ground, None
-            if ground is not None:
-                compiled = self.hardware.compiler is not None
-                links = used_routes(kind, axes, ground, odd, large) if compiled else ground.routes
-            price = pricer(kind, self.hardware, self.mesh, axes, links, self.arithmetic)
-            self._prices[kind, axes, odd, large] = price
-        return price
 
     def is_summed(self, kind: CollectiveKind, axes: Axes, out_bytes: float, blocks: Blocks) -> bool:
         """Whether a chip's compiler makes a gather an all-reduce of blocks among zeros, or a scatter one that it slices."""
@@ -203,7 +156,7 @@ class Costs:
                 return AMONG_ZEROS * (self._memory(out_bytes, out_bytes) if near else self.copy(out_bytes))
             case "all-gather" if blocks.is_ragged and out_bytes < SMALL:
                 return self._memory(0.0, out_bytes)  # of programs that take as long, one with less to put together
-            case "all-reduce" if self.hardware.devices_per_chip > 1 and self.shape is not None:
+            case "all-reduce" if self.hardware.devices_per_chip > 1 and self.interconnect.shape is not None:
                 return self.copy(in_bytes)  # to where the sparse cores take it
             case _:
                 return 0.0
@@ -342,11 +295,6 @@ class Costs:
             return sent
         return sent + self._memory(out_bytes if out_bytes > compiler.near_bytes.value else 0.0, out_bytes)
 
-    def network_bytes(self, kind: CollectiveKind, axes: Axes, in_bytes: float, out_bytes: float) -> float:
-        """Of what one device sends in a collective, the bytes that leave its node, or its slice."""
-        inside, outside = sharing(self.hardware, self.mesh, axes, self.routes)
-        return network_bytes(kind, inside, outside, in_bytes, out_bytes) if outside > 1 else 0.0
-
     @property
     def cover(self) -> float:
         """The FLOPs of matmuls behind which a permute is left, for each byte; those there are, by default."""
@@ -357,16 +305,6 @@ class Costs:
         compiler = self.hardware.compiler
         return 0.0 if compiler is None else cut_bytes * self.hardware.sharers(self.mesh) / compiler.cut_bytes_per_s.value
 
-    def hop(self, axes: Axes, way: Way = "ring") -> Hop:
-        """One step of a ring over mesh axes."""
-        key = axes, "ring" if self.ground is None or way == "bidirectional" else way
-        if (hop := self._hops.get(key)) is None:
-            hop = hop_of(key[1], self.hardware, self.mesh, axes, self.routes, self.arithmetic, self.site)
-            if key[1] == "ring" and self.ground is not None and not is_asynchronous(axes, self.ground):
-                hop = replace(hop, asynchronous=False)
-            self._hops[key] = hop
-        return hop
-
     def ways(self, axes: Axes) -> tuple[Way, ...]:
         """The ways that a ring over mesh axes may go that are worth a look: behind a switch both ways are two chunks of one."""
         if self.ground is None:
@@ -375,7 +313,8 @@ class Costs:
 
     def sides(self, axes: Axes) -> tuple[Sides, ...]:
         """The torus that the devices along mesh axes fill, if any; of no more than schedules are written out for."""
-        return () if self.site is None or self.mesh.extent(axes) > MOST_PLACES else sides_of(axes, self.mesh, self.site)
+        site = self.interconnect.site
+        return () if site is None or self.mesh.extent(axes) > MOST_PLACES else sides_of(axes, self.mesh, site)
 
     def slice(self, out_bytes: float, blocks: Blocks = PLAIN) -> float:
         """Seconds to read and write the kept part, or, through the rows of tiles, to copy it; matmuls read it in place."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.chips import Hardware, hardware
-from shardwise.chips.links import Routes, assumptions
+from shardwise.chips.interconnect import Interconnect, interconnect_of
+from shardwise.chips.links import assumptions
 from shardwise.chips.network import network_speed
-from shardwise.chips.placing import Position, Site, mesh_order, physical_routes, sliced
+from shardwise.chips.placing import Position, Site, sliced
 from shardwise.chips.topology import Topology, standard_slice
 from shardwise.errors import HardwareError, MeshError, PlanError, counted, did_you_mean, one_line, quoted
 from shardwise.layout import check_mapping, checked_size
@@ -47,7 +48,12 @@ class Problem:
     is_assumed: bool = False  # of the topology: it is the standard slice of so many devices
 
     def __hash__(self) -> int:
-        return hash((self.equation, frozenset(self.sizes.items()), self.mesh, self.hardware.name, self.dtype, self.overlap))
+        return hash((self.equation, frozenset(self.sizes.items()), self.mesh, self.hardware, self.dtype, self.overlap))
+
+    @property
+    def interconnect(self) -> Interconnect:
+        """What the mesh's axes have of the links, and how long what passes over them takes."""
+        return interconnect_of(self.hardware, self.mesh, self.topology, self.positions)
 
 
 def problem(
@@ -145,7 +151,7 @@ def slice_on(name: str | Hardware | None, mesh: Mesh) -> tuple[Hardware, Topolog
 
 def assumed_of(task: Problem, word: str = " assumed") -> str:
     """Say in one sentence on which links the mesh lies, and of which slice, where that was assumed; with that `word`."""
-    said = assumptions(task.hardware, task.mesh, routes_of(task))
+    said = assumptions(task.hardware, task.mesh, task.interconnect.routes)
     if task.topology is None or not task.is_assumed:
         return said
     return f"{task.topology}{word}, the standard slice of {counted(task.topology.size, 'device')}; {said}"
@@ -166,7 +172,7 @@ def _checked_sizes(equation: Equation, sizes: Mapping[str, int]) -> dict[str, in
 
 def costs_of(task: Problem) -> Costs:
     """The prices of steps for a problem."""
-    return Costs(task.hardware, task.mesh, task.dtype, task.accumulated, routes_of(task), _shape(task.topology), _site(task))
+    return Costs(task.interconnect, task.dtype, task.accumulated)
 
 
 def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
@@ -176,26 +182,4 @@ def costs_on(hardware: str, mesh: Mesh, dtype: str) -> Costs:
         HardwareError: there is none of that name; MeshError: the topology has fewer devices than the mesh.
     """
     chip, topology, _ = slice_on(hardware, mesh)
-    return Costs(chip, mesh, dtype, None, _routes(topology, mesh), _shape(topology))
-
-
-def routes_of(task: Problem) -> Routes | None:
-    """What the mesh's axes have of the links, where the topology is known."""
-    return _routes(task.topology, task.mesh, task.positions)
-
-
-def _site(task: Problem) -> Site | None:
-    topology = task.topology
-    if topology is None or topology.kind != "tpu" or topology.slices > 1:
-        return None
-    return Site(topology, task.positions or mesh_order(topology, task.mesh))
-
-
-def _shape(topology: Topology | None) -> tuple[int, ...] | None:
-    return None if topology is None else topology.shape
-
-
-def _routes(topology: Topology | None, mesh: Mesh, positions: tuple[Position, ...] = ()) -> Routes | None:
-    if topology is None or topology.kind != "tpu":
-        return None
-    return physical_routes(topology, positions or mesh_order(topology, mesh), mesh)
+    return Costs(interconnect_of(chip, mesh, topology), dtype)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.chips.links import sharing
 from shardwise.dataflow import untouched
 from shardwise.layout import Layout
 from shardwise.planning.fused_cost import Forms, Priced, Standing, forms_at, shard_bytes
@@ -108,7 +107,7 @@ class StepPrices:
         known = self.of(step, self.standing(program, number))
         ring, found = known.ring(step), known.play(step)
         exposed = min(found.exposed_seconds, ring.moving)
-        slow = ring.wire_bytes if sharing(costs.hardware, costs.mesh, moved_axes(step), costs.routes)[1] > 1 else 0.0
+        slow = ring.wire_bytes if costs.interconnect.crosses(moved_axes(step)) else 0.0
         return StepCost(found.seconds, ring.flops, ring.wire_bytes, live + ring.held_bytes, ring.moving, exposed, slow)
 
 

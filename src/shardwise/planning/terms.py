@@ -57,7 +57,8 @@ class Told:
 
 def with_formulas(costs: Costs) -> Costs:
     """The same prices, as quantities that keep their formulas."""
-    return replace(costs, hardware=_named(costs.hardware), arithmetic=FORMULAS, _prices={}, _hops={})
+    links = costs.interconnect
+    return replace(costs, interconnect=replace(links, hardware=_named(links.hardware), arithmetic=FORMULAS))
 
 
 def _named(chip: Hardware) -> Hardware:
@@ -81,8 +82,9 @@ def told(price: float) -> Told:
     """The formula of a price.
 
     >>> from shardwise.chips import hardware
+    >>> from shardwise.chips.interconnect import Interconnect
     >>> from shardwise.mesh import Mesh
-    >>> costs = with_formulas(Costs(hardware("h100"), Mesh.parse("x=16"), "bfloat16"))
+    >>> costs = with_formulas(Costs(Interconnect(hardware("h100"), Mesh.parse("x=16")), "bfloat16"))
     >>> gathered = Quantity.named("V", 2**31, "B", "when gathered")
     >>> found = told(costs.collective("all-gather", ("x",), gathered / 16, gathered))
     >>> print(found.terms[0].symbols, "=", found.terms[0].numbers)

@@ -307,7 +307,7 @@ def _cost(scene: Scene, hardware: str) -> Iterator[Part]:
     sizes = scene.large or scene.sizes
     _, topology, is_assumed = slice_on(hardware, mesh)
     on = f"{costs.hardware.title}, {topology} assumed" if is_assumed else costs.hardware.title
-    laid = [f"{_at(sizes, mesh)}, on {on}", assumptions(costs.hardware, mesh, costs.routes)]
+    laid = [f"{_at(sizes, mesh)}, on {on}", assumptions(costs.hardware, mesh, costs.interconnect.routes)]
     yield Words(tuple(laid))
     lines: list[str] = []
     made = estimate(scene.program, costs, sizes)
