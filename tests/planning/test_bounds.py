@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from random import Random
 
@@ -15,10 +16,10 @@ from shardwise.errors import PlanError
 from shardwise.layout import splits
 from shardwise.notation import parse
 from shardwise.planning import stages
-from shardwise.planning.bounds import moving_floor
+from shardwise.planning.bounds import einsum_floor, floor_of, moving_floor
 from shardwise.planning.explain import facts
 from shardwise.planning.graph import Scope, arrangements, moves, moves_into, state_of
-from shardwise.planning.orders import Leaf, all_orders, few_orders, values
+from shardwise.planning.orders import Leaf, all_orders, few_orders
 from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import Ranking, ranking
 
@@ -174,11 +175,11 @@ def test_the_few_orders_hold_the_cheapest_of_all():
         result = tuple(sorted({dim for each in names[:2] for dim in each}))
         task = problem(parse(f"{equation} -> R[{', '.join(result)}]"), sizes, "x=2", "tpu-v5e")
         leaves = [Leaf(at, operand.dims, state_of(operand.layout)) for at, operand in enumerate(task.equation.operands)]
-        few = few_orders(leaves, result, sizes, costs_of(task))
+        few = few_orders(leaves, result, sizes, functools.partial(einsum_floor, sizes=sizes, costs=costs_of(task)))
         every = all_orders(leaves, result)
-        floors = [stages.floor_of(root, sizes, costs_of(task)) for root in (few, every)]
+        floors = [floor_of(orders, task.equation.result, sizes, costs_of(task)).seconds for orders in (few, every)]
         assert floors[0] == pytest.approx(floors[1], rel=1e-12)
-        assert len(values(few)) <= len(values(every))
+        assert len(few.values) <= len(every.values)
 
 
 def test_a_limit_just_above_the_least_is_met_where_not_all_is_searched(monkeypatch):

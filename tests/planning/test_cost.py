@@ -23,10 +23,10 @@ from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
 from shardwise.planning.candidates import Candidate
 from shardwise.planning.cost import estimate
-from shardwise.planning.prices import NEXT
+from shardwise.planning.prices import NEXT, STARTING
 from shardwise.planning.problem import costs_of, problem
 from shardwise.planning.ranking import Ranking, rank
-from shardwise.planning.step_cost import STARTING, einsum_flops
+from shardwise.planning.step_cost import einsum_flops
 from shardwise.steps import moved_axes
 from shardwise.units import bytes_text, seconds_text
 
@@ -192,8 +192,8 @@ def test_candidates_are_sorted_and_priced_as_the_search_priced_them(random):
     operands, result = task.equation.operands, task.equation.result
     leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
     names = [f"operand{n}" for n in range(len(operands))]
-    fastest, root = math.inf, all_orders(leaves, result.dims)
-    for found in Search(costs, task.sizes).candidates(root, wanted_states(result, task)):
+    fastest, root = math.inf, all_orders(leaves, result.dims).root
+    for found in Search(costs, task.sizes, root, wanted_states(result, task)).candidates():
         program = assembled(found, root, operands, names, result, task.mesh)
         counted = len(program.steps) * STEP_SECONDS
         priced = estimate(program, costs, task.sizes)

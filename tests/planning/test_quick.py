@@ -46,7 +46,7 @@ def test_a_bound_from_one_order_leaves_out_no_candidate(task, monkeypatch):
         bounded = told(ranking(task))
     except PlanError:
         return
-    monkeypatch.setattr(stages, "_bound_of_one_order", lambda stage, leaves: math.inf)
+    monkeypatch.setattr(stages, "_bound_of_one_order", lambda stage: math.inf)
     assert told(ranking(task)) == bounded
 
 

@@ -1,17 +1,69 @@
-"""What no change of layout is faster than: the bytes that a device lacks, over all the links that it has."""
+"""What no program of a stage is faster than.
+
+Its einsums take at least what the cheapest order takes if nothing had to be moved; a change of layout at least the bytes that a
+device lacks, over all the links that it has.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh, flat_index
-from shardwise.planning.graph import State
+from shardwise.notation import Operand
+from shardwise.planning.graph import State, state_of
+from shardwise.planning.orders import Leaf, Node, Orders
 from shardwise.planning.prices import Costs
+from shardwise.planning.step_cost import einsum_flops
+
+ToGo = tuple[Callable[[State], float], Callable[[State], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Seconds that no program is faster than, whether matmuls overlap the transfers or not.
+
+    Where one array changes its layout, `to_go` says of a layout what is left from there, and what it took to get there.
+    """
+
+    seconds: float = 0.0
+    to_go: ToGo | None = None
+
+
+def floor_of(orders: Orders, result: Operand, sizes: Mapping[str, int], costs: Costs) -> Floor:
+    """What none of the programs that multiply in some orders is faster than."""
+    root = orders.root
+    if not isinstance(root, Leaf) or result.free:
+        return Floor(_einsums_floor(orders, sizes, costs))
+    floor, end = functools.partial(moving_floor, costs, sizes, root.names), state_of(result.layout)
+    return Floor(floor(root.state, end), (lambda state: floor(state, end), lambda state: floor(root.state, state)))
+
+
+def _einsums_floor(orders: Orders, sizes: Mapping[str, int], costs: Costs) -> float:
+    known: dict[Node, float] = {}
+    for node in orders.values:
+        known[node] = min(
+            (
+                einsum_floor([child.names for child in way], node.names, sizes, costs) + sum(known[child] for child in way)
+                for way in (() if isinstance(node, Leaf) else node.ways)
+            ),
+            default=0.0,
+        )
+    return known[orders.root]
+
+
+def einsum_floor(operands: Sequence[tuple[str, ...]], names: tuple[str, ...], sizes: Mapping[str, int], costs: Costs) -> float:
+    """What no split of an einsum is faster than: the whole of it, evenly over all devices."""
+    devices = costs.mesh.size
+    took = costs.item_bytes * sum(math.prod(sizes[dim] for dim in each) for each in operands)
+    took = min(took, took * costs.made_item_bytes / costs.item_bytes)  # an operand may be a product
+    made = costs.made_item_bytes * math.prod(sizes[dim] for dim in names)
+    return costs.einsum(einsum_flops(operands, names, sizes) / devices, took / devices, made / devices)
 
 
 def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...], before: State, after: State) -> float:

@@ -9,12 +9,9 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from shardwise.planning.graph import State
-from shardwise.planning.prices import Costs
-from shardwise.planning.step_cost import einsum_flops
 
 ALL_ORDERS = 4  # operands that are multiplied in every order
 SEVERAL = 9  # less the number of operands: orders that are kept for every set of them, where not all are searched
@@ -40,8 +37,23 @@ class Join:
 Node = Leaf | Join
 
 
-def values(root: Node) -> list[Node]:
-    """All values on the way to one, each once, the ones that others are made of first."""
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The orders that lead to one value, the root, with all values on the way, the ones that others are made of first."""
+
+    root: Node
+    values: tuple[Node, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", _values(self.root))
+
+    @property
+    def ways(self) -> int:
+        """How many local einsums there are."""
+        return sum(len(node.ways) for node in self.values if isinstance(node, Join))
+
+
+def _values(root: Node) -> tuple[Node, ...]:
     found: dict[Node, None] = {}
 
     def visit(node: Node) -> None:
@@ -51,13 +63,13 @@ def values(root: Node) -> list[Node]:
             found[node] = None
 
     visit(root)
-    return list(found)
+    return tuple(found)
 
 
-def all_orders(operands: Sequence[Leaf], result: tuple[str, ...]) -> Node:
+def all_orders(operands: Sequence[Leaf], result: tuple[str, ...]) -> Orders:
     """Every order in which to multiply, two values at a time; what one operand alone has may be summed before."""
     if len(operands) == 1:
-        return operands[0] if operands[0].names == result else Join(result, ((operands[0],),))
+        return Orders(operands[0] if operands[0].names == result else Join(result, ((operands[0],),)))
     whole = frozenset(range(len(operands)))
     made: dict[frozenset[int], list[Node]] = {}
     for at, leaf in enumerate(operands):
@@ -70,7 +82,7 @@ def all_orders(operands: Sequence[Leaf], result: tuple[str, ...]) -> Node:
             for pair in _pairs(chosen, made):
                 ways.setdefault(_needed(pair, others, result), []).append(pair)
             made[chosen] = [Join(names, tuple(found)) for names, found in ways.items()]
-    return Join(result, tuple(_pairs(whole, made)))
+    return Orders(Join(result, tuple(_pairs(whole, made))))
 
 
 def _pairs(chosen: frozenset[int], made: Mapping[frozenset[int], list[Node]]) -> Iterator[tuple[Node, ...]]:
@@ -93,7 +105,7 @@ def _needed(chosen: Iterable[Node | _Order], others: Iterable[Node], result: tup
     return tuple(dict.fromkeys(dim for node in chosen for dim in node.names if dim in outside))
 
 
-def one_order(operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[str, int]) -> Node:
+def one_order(operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[str, int]) -> Orders:
     """The order in which `jnp.einsum` multiplies, which opt_einsum finds, two values at a time."""
     if len(operands) == 1:
         return all_orders(operands, result)
@@ -112,10 +124,12 @@ def one_order(operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[
             rest = [*picked, *nodes]
             picked.insert(0, Join(_needed(pair, rest, result) if rest else result, (pair,)))
         nodes.append(picked[0])
-    return nodes[0]
+    return Orders(nodes[0])
 
 
 # Where there are too many orders: the few that are cheapest if nothing had to be moved.
+
+Price = Callable[[Sequence[tuple[str, ...]], tuple[str, ...]], float]  # seconds of an einsum, from the names of its values
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +148,9 @@ class _Order:
 
 
 def few_orders(
-    operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], costs: Costs, several: int | None = None
-) -> Node:
-    """The orders that take least if every product were split over all devices and nothing moved.
+    operands: Sequence[Leaf], result: tuple[str, ...], sizes: Mapping[str, int], price: Price, several: int | None = None
+) -> Orders:
+    """The orders that take least if every product were split over all devices, and priced so, and nothing moved.
 
     Dynamic programming over the sets of operands; each keeps its first few, or so many.
     """
@@ -144,7 +158,7 @@ def few_orders(
         return all_orders(operands, result)
     several = several or max(2, SEVERAL - len(operands))
     alike = len(operands) <= ALL_ORDERS
-    price = functools.cache(lambda sides, names: einsum_floor(sides, names, sizes, costs))
+    price = functools.cache(price)
     best: dict[frozenset[int], list[_Order]] = {}
     for at, leaf in enumerate(operands):
         kept = _needed([leaf], [other for other in operands if other is not leaf], result)
@@ -159,10 +173,10 @@ def few_orders(
                     names = _named(pair, others, result, sizes, alike) if others else result
                     found.append(_order(pair, names, price))
             best[chosen] = sorted(found, key=lambda order: order.seconds)[:several]
-    return _node_of(best[frozenset(range(len(operands)))])
+    return Orders(_node_of(best[frozenset(range(len(operands)))]))
 
 
-def _order(halves: tuple[_Order, ...], names: tuple[str, ...], price: Callable[[Any, Any], float]) -> _Order:
+def _order(halves: tuple[_Order, ...], names: tuple[str, ...], price: Price) -> _Order:
     seconds = price(tuple(half.names for half in halves), names)
     return _Order(math.fsum((seconds, *(half.seconds for half in halves))), names, halves)
 
@@ -204,26 +218,3 @@ def _node_of(orders: list[_Order]) -> Node:
     for order in orders:
         collect(order)
     return node(orders[0])
-
-
-def einsum_floor(operands: Sequence[tuple[str, ...]], names: tuple[str, ...], sizes: Mapping[str, int], costs: Costs) -> float:
-    """What no split of an einsum is faster than: the whole of it, evenly over all devices."""
-    devices = costs.mesh.size
-    took = costs.item_bytes * sum(math.prod(sizes[dim] for dim in each) for each in operands)
-    took = min(took, took * costs.made_item_bytes / costs.item_bytes)  # an operand may be a product
-    made = costs.made_item_bytes * math.prod(sizes[dim] for dim in names)
-    return costs.einsum(einsum_flops(operands, names, sizes) / devices, took / devices, made / devices)
-
-
-def floor_of(root: Node, sizes: Mapping[str, int], costs: Costs) -> float:
-    """What no program is faster than: its einsums in the cheapest order, if nothing had to be moved."""
-    known: dict[Node, float] = {}
-    for node in values(root):
-        if isinstance(node, Leaf):
-            known[node] = 0.0
-        else:
-            known[node] = min(
-                einsum_floor([child.names for child in way], node.names, sizes, costs) + sum(known[child] for child in way)
-                for way in node.ways
-            )
-    return known[root]

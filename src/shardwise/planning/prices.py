@@ -15,7 +15,6 @@ from shardwise.layout import Axes
 from shardwise.mesh import Mesh, Sides
 from shardwise.planning.exchanges import Around, copies_of, ragged_copies, transposed_copies
 from shardwise.planning.gathers import along_lanes
-from shardwise.planning.step_cost import started, unfilled
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
 from shardwise.schedule.along_sides import MOST_PLACES
 from shardwise.steps import CollectiveKind, Way
@@ -34,6 +33,7 @@ LEAST_NEXT = 0.8  # of the least that a matmul takes, where it follows one like 
 HELD = 2.0  # times a sum that a chip keeps: 1.3 to 4 fit 83 compiled rings as well
 FETCHED = 0.25  # of the time that reading it takes otherwise: reading what has been fetched
 SMALL = 4e5  # bytes: matmuls of less than 0.2 to 0.6 MB wait for nothing, and copies take their least
+STARTING = 3  # times as long as the rest of a matmul its start takes at most
 NEXT = 0.4  # of that start for a matmul that follows one like it, where a chip holds arrays
 # Blocks of an all-to-all that are spread over an outer dimension are transposed at full speed from so many on; of what a chip
 # keeps from so many on: 180 and 315 GB/s of 2 and 4 on v5p, where others are at 290; 43 and 86 on v6e, where they are at 333.
@@ -387,3 +387,22 @@ class Costs:
                 return memory_seconds(memory, self.mesh, read_bytes, written_bytes)
             case _:
                 return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
+
+
+def unfilled(summed: float, pass_elements: float) -> float:
+    """How many times as long as its sums, of so many elements each, a matmul's passes over them take: the last is not filled.
+
+    >>> unfilled(384, 256.0)
+    1.3333333333333333
+    """
+    passes = float(summed) / pass_elements
+    return math.ceil(passes) / passes
+
+
+def started(arithmetic: float, start: float, least: float, sooner: float = 1.0) -> float:
+    """Seconds of a matmul with its start: `start`, of which a small one has less, or `sooner` times that; at least `least`.
+
+    >>> [round(started(each, start=5.0, least=2.0), 1) for each in (0.1, 1.0, 10.0)]
+    [2.1, 4.0, 15.0]
+    """
+    return arithmetic + max(min(STARTING * arithmetic, start) * sooner, least)

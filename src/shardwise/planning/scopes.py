@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
 from shardwise.planning.graph import Scope, State
-from shardwise.planning.orders import Join, Leaf, Node, values
+from shardwise.planning.orders import Join, Leaf, Node, Orders
 
 FREELY_ORDERED = 3  # axes on one dimension whose every order is looked at
 
@@ -40,8 +40,7 @@ def places_of(
         arrays: names and layouts, the result's first, then the operands', the largest first.
         free: the dimensions of the result whose layout the planner chooses.
     """
-    axes = [name for name, size in mesh.axes if size > 1]
-    of: dict[str, dict[str, None]] = {axis: {} for axis in axes}
+    of: dict[str, dict[str, None]] = {axis: {} for axis, size in mesh.axes if size > 1}
     given: dict[str, dict[Axes, None]] = {dim: {} for dim in sizes}
     for names, (dims, _) in arrays:
         for name, split in zip(names, dims, strict=True):
@@ -49,21 +48,21 @@ def places_of(
             for axis in split:
                 of[axis][name] = None
     order = sorted(sizes, key=lambda dim: (dim not in free, dim not in result, -sizes[dim]))
-    for axis in axes:
-        of[axis].update((dim, None) for dim in order if sizes[dim] % mesh.axis_size(axis) == 0)
+    for axis, size in mesh.axes:
+        if size > 1:
+            of[axis].update((dim, None) for dim in order if sizes[dim] % size == 0)
     return Places(mesh, sizes, {a: tuple(d) for a, d in of.items()}, {d: tuple(s) for d, s in given.items()})
 
 
-def scopes_of(root: Node, places: Places, wanted: State, most: int) -> dict[Node, Scope]:
-    """The scopes of a value and of all those that it is made of, which have at most so many layouts together if that can be.
+def scopes_of(orders: Orders, places: Places, wanted: State, most: int) -> dict[Node, Scope]:
+    """The scopes of a root and of all values on the way, which have at most so many layouts together if that can be.
 
     A value that needs less than its share leaves the rest to those after it.
     """
-    nodes = values(root)
     found: dict[Node, Scope] = {}
     partial: dict[Node, Axes] = {}
-    for left, node in zip(range(len(nodes), 0, -1), nodes, strict=True):
-        given = [*([node.state] if isinstance(node, Leaf) else ()), *([wanted] if node is root else ())]
+    for left, node in zip(range(len(orders.values), 0, -1), orders.values, strict=True):
+        given = [*([node.state] if isinstance(node, Leaf) else ()), *([wanted] if node is orders.root else ())]
         partial[node] = node.state[1] if isinstance(node, Leaf) else _summed(node, found, partial)
         found[node] = scope_of(places, node.names, given, partial[node], most // left)
         most = max(0, most - _layouts(found[node], places, partial[node], most))
@@ -156,11 +155,11 @@ def _layouts(scope: Scope, places: Places, partial: Axes, most: int) -> int:
     return count
 
 
-def looks_in_all(root: Node, mesh: Mesh) -> float:
+def looks_in_all(orders: Orders, mesh: Mesh) -> float:
     """About how many moves and einsums a search of all layouts looks at."""
     axes = sum(size > 1 for _, size in mesh.axes)
     looks = 0.0
-    for node in values(root):
+    for node in orders.values:
         rank = len(node.names)
         layouts = _layouts_in_all(rank, axes, isinstance(node, Join) or bool(node.state[1]))
         looks += layouts * axes**3 * (rank + 4) / 18  # as counted for two to four dimensions on three to five axes

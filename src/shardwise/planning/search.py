@@ -17,10 +17,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from shardwise.planning.bounds import Floor
 from shardwise.planning.graph import Move, Scope, State, Vertex
 from shardwise.planning.joins import Sides, every_pair, few_pairs
 from shardwise.planning.orders import Join, Leaf, Node
@@ -30,6 +31,7 @@ from shardwise.planning.tiles import Order
 
 ENOUGH = 10  # programs are ranked
 NEVER = (math.inf, math.inf)
+NO_FLOOR = Floor()
 LONGEST = 6  # layouts that one program passes through: it is found by way of each
 
 
@@ -78,13 +80,12 @@ Heap = list[tuple[float, float, int, bool, Vertex, Any]]
 
 @dataclass(slots=True)
 class Search:
-    """The search for the programs of one equation on one mesh.
+    """The search for the programs of one equation on one mesh: from operands to the value at the `root`, in a layout `wanted`.
 
     `budget` is the temporary bytes allowed on each device: the limit less the inputs, or infinity. `frontier` keeps
     slower labels that need less memory, and `lean` looks for the programs that need least instead of the fastest.
 
-    Programs of more than `bound` seconds may be left out: all have at least `floor` in their einsums, and where one array
-    changes its layout, `to_go` says of a layout what is left from there at least, and what it took to come there.
+    Programs of more than `bound` seconds may be left out, by what none is faster than, the `floor`.
     `scope_of` gives the layouts of a value that are looked at, None for all. Of pairs of layouts that go into an einsum about
     so many as `pairs` are looked at; by default all, in an order that does not depend on what a bound leaves out. `most` is
     how many moves and einsums may be looked at in all. `exact` leaves out every einsum that makes partial sums.
@@ -92,19 +93,18 @@ class Search:
 
     costs: Costs
     sizes: Mapping[str, int]
+    root: Node
+    wanted: Sequence[State]
     budget: float = math.inf
     frontier: bool = False
     lean: bool = False
     bound: float = math.inf
-    floor: float = 0.0
-    to_go: tuple[Callable[[State], float], Callable[[State], float]] | None = None
+    floor: Floor = NO_FLOOR
     scope_of: Callable[[Node], Scope] | None = None
     pairs: int = 0
     most: float = math.inf
     exact: bool = False
     ground: Ground = field(init=False)
-    root: Node | None = field(init=False, default=None)
-    result: State | None = field(init=False, default=None)  # the first layout that is wanted of the root's value
     _spaces: dict[Node, Space] = field(default_factory=dict)
     _tables: dict[Node, Table] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class Search:
 
     def _order(self, node: Node) -> Order | None:
         """In which order a value's dimensions lie in memory: an input as it comes, and the result as it must stand."""
-        state = node.state if isinstance(node, Leaf) else self.result if node is self.root else None
+        state = node.state if isinstance(node, Leaf) else next(iter(self.wanted), None) if node is self.root else None
         if state is None:
             return None
         shape = [self.ground.cut(name, axes) for name, axes in zip(node.names, state[0], strict=True)]
@@ -161,7 +161,8 @@ class Search:
         settled: Table = {}
         nearest: dict[Vertex, tuple[float, float]] = {}
         # What is left of a program beside this value: its einsums, unless one has made the value.
-        furthest = self.bound - (self.floor if space.given is not None and self.to_go is None else 0.0)
+        to_go = self.floor.to_go
+        furthest = self.bound - (self.floor.seconds if space.given is not None and to_go is None else 0.0)
         while heap:
             *rank, _, permuting, state, link = heapq.heappop(heap)
             if permuting:
@@ -173,7 +174,7 @@ class Search:
                     continue  # a label that came before is faster and needs no more memory
                 label = Label(seconds, peak, space.temp_of(state), link)
                 settled.setdefault(state, []).append(label)
-                if self.to_go is not None and seconds + self.to_go[0](state.state) > self.bound:
+                if to_go is not None and seconds + to_go[0](state.state) > self.bound:
                     continue
                 edges = space.every_edge(state) if self.frontier else space.edges(state, settled)
                 self._defer(heap, count, space, state, label)
@@ -246,7 +247,7 @@ class Search:
 
     # Backward: from the wanted layouts, every layout from which one can be reached.
 
-    def backward(self, space: Space, sources: Mapping[Vertex, float], wanted: Iterable[State], enough: int) -> Table:
+    def backward(self, space: Space, sources: Mapping[Vertex, float], enough: int) -> Table:
         """For layouts from which a wanted one can be reached: labels of the way there.
 
         `sources` gives the seconds in which layouts are reached. It ends when no other leads to one of the `enough` fastest
@@ -257,10 +258,11 @@ class Search:
         totals: list[float] = []  # those of the fastest, slowest first, negated
         partial = tuple(sorted({axis for state in owed for axis in state.unreduced}))
         count, lean = itertools.count(), self.lean
-        heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in wanted]
+        heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in self.wanted]
         settled: Table = {}
         nearest: dict[Vertex, tuple[float, float]] = {}
-        fastest, furthest = not self.frontier and not lean, self.bound - (self.floor if self.to_go is None else 0.0)
+        fastest, to_go = not self.frontier and not lean, self.floor.to_go
+        furthest = self.bound - (self.floor.seconds if to_go is None else 0.0)
         while heap and (owed or not fastest):
             *rank, _, permuting, state, link = heapq.heappop(heap)
             if len(totals) == enough and nearest_source + rank[0] > -totals[0] and fastest:
@@ -278,7 +280,7 @@ class Search:
                     heapq.heappush(totals, -owed.pop(state) - seconds)
                     if len(totals) > enough:
                         heapq.heappop(totals)
-                if self.to_go is not None and seconds + self.to_go[1](state.state) > self.bound:
+                if to_go is not None and seconds + to_go[1](state.state) > self.bound:
                     continue
                 edges = space.into(state, partial, () if self.frontier else settled)
                 self._defer(heap, count, space, state, label)
@@ -300,24 +302,23 @@ class Search:
                     heapq.heappush(heap, (*least, next(count), False, before, Moved(move, before, label)))
         return settled
 
-    def candidates(self, root: Node, wanted: Iterable[State]) -> list[Found]:
+    def candidates(self) -> list[Found]:
         """The cheapest program through each last einsum, or each layout where there is none; cheapest first."""
-        ways, onward = self._ways(root, wanted)
+        ways, onward = self._ways()
         best: dict[Any, Found] = {}
         for state, label in ways:
             for rest in onward.get(state, ()):
                 total, peak = label.seconds + rest.seconds, max(label.peak, rest.peak)
                 if rest.link is None and isinstance(label.link, Moved):
-                    total += self.space(root).leaving(label.link.move, label.link.before)
+                    total += self.space(self.root).leaving(label.link.move, label.link.before)
                 key = (label.link.way, label.link.states) if isinstance(label.link, Joined) else state
                 if peak <= self.budget and (key not in best or total < best[key].seconds):
                     best[key] = Found(total, peak, state, label, rest)
         return sorted(best.values(), key=lambda found: found.seconds)
 
-    def _ways(self, root: Node, wanted: Iterable[State]) -> tuple[list[tuple[Vertex, Label]], Table]:
+    def _ways(self) -> tuple[list[tuple[Vertex, Label]], Table]:
         """Every state and label of the root's value as made, and the ways on from there."""
-        wanted = list(wanted)
-        self.root, self.result = root, next(iter(wanted), None)
+        root = self.root
         if isinstance(root, Leaf):
             ways = [(state, label) for state, found in self.table(root).items() for label in found]
         else:
@@ -325,11 +326,11 @@ class Search:
         sources: dict[Vertex, float] = {}
         for state, label in ways:
             sources[state] = min(label.seconds, sources.get(state, math.inf))
-        return ways, self.backward(self.space(root), sources, wanted, enough_of(root))
+        return ways, self.backward(self.space(root), sources, enough_of(root))
 
-    def least_memory(self, root: Node, wanted: Iterable[State]) -> float:
+    def least_memory(self) -> float:
         """The smallest peak of temporary bytes that any program has; needs `lean`."""
-        ways, onward = self._ways(root, wanted)
+        ways, onward = self._ways()
         peaks = (max(label.peak, rest.peak) for state, label in ways for rest in onward.get(state, ()))
         return min(peaks, default=math.inf)
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from shardwise.errors import PlanError
 from shardwise.layout import Axes, splits
 from shardwise.notation import Operand
 from shardwise.planning.assembling import assembled, passes, unique
-from shardwise.planning.bounds import moving_floor
+from shardwise.planning.bounds import Floor, einsum_floor, floor_of
 from shardwise.planning.graph import Scope, State, state_of
-from shardwise.planning.orders import ALL_ORDERS, Join, Leaf, Node, all_orders, few_orders, floor_of, one_order, values
+from shardwise.planning.orders import ALL_ORDERS, Leaf, Node, Orders, all_orders, few_orders, one_order
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem
 from shardwise.planning.scopes import looks_in_all, places_of, scopes_of
@@ -48,7 +49,7 @@ class Searched:
     No program takes less than `floor_seconds`.
     """
 
-    root: Node
+    orders: Orders
     found: list[Found]
     whole: bool
     floor_seconds: float
@@ -63,15 +64,43 @@ class Stage:
     result: Operand
     costs: Costs
     budget: float
+    leaves: tuple[Leaf, ...] = field(init=False)
 
-    @property
-    def leaves(self) -> list[Leaf]:
-        return [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(self.operands)]
+    def __post_init__(self) -> None:
+        leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(self.operands)]
+        object.__setattr__(self, "leaves", tuple(leaves))
 
     @property
     def dims(self) -> dict[str, int]:
         """The sizes of the dimensions that the stage has."""
         return {dim: self.task.sizes[dim] for operand in self.operands for dim in operand.dims}
+
+    def one_order(self) -> Orders:
+        """That of `jnp.einsum`."""
+        return one_order(self.leaves, self.result.dims, self.dims)
+
+    def few_orders(self, several: int | None = None) -> Orders:
+        """Those that promise most."""
+        price = functools.partial(einsum_floor, sizes=self.dims, costs=self.costs)
+        return few_orders(self.leaves, self.result.dims, self.dims, price, several)
+
+    def every_order(self) -> Orders | None:
+        """Every order in which to multiply, None where there are too many; to be exact that of `jnp.einsum` alone."""
+        if self.task.exact:
+            return self.one_order()
+        return all_orders(self.leaves, self.result.dims) if len(self.leaves) <= ALL_ORDERS else None
+
+    def floor(self, orders: Orders) -> Floor:
+        """What none of the programs that multiply in these orders is faster than."""
+        return floor_of(orders, self.result, self.task.sizes, self.costs)
+
+    def scopes(self, orders: Orders, most: int) -> dict[Node, Scope]:
+        """Of each value the layouts that are worth a look, so many in all."""
+        sizes, wanted = self.dims, state_of(self.result.layout)
+        largest_first = sorted(self.operands, key=lambda operand: -math.prod(sizes[dim] for dim in operand.dims))
+        arrays = [(operand.dims, state_of(operand.layout)) for operand in (self.result, *largest_first)]
+        places = places_of(arrays, self.result.dims, sorted(self.result.free), sizes, self.task.mesh)
+        return scopes_of(orders, places, wanted, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,66 +145,58 @@ def searched(stage: Stage) -> Searched:
     Raises:
         PlanError: there is none, or none that fits in the memory limit.
     """
-    leaves = stage.leaves
-    root = _every_order(stage, leaves)
-    looks = math.inf if root is None else looks_in_all(root, stage.task.mesh)
+    every = stage.every_order()
+    looks = math.inf if every is None else looks_in_all(every, stage.task.mesh)
     looks *= (1 if stage.task.memory_limit is None else LIMITED) * (1 + len(stage.task.equation.via))  # stages share the time
-    if root is not None and looks <= (AT_ONCE if len(leaves) != 2 else PAIR_AT_ONCE):
+    if every is not None and looks <= (AT_ONCE if len(stage.leaves) != 2 else PAIR_AT_ONCE):
         with contextlib.suppress(TooMany):
-            search = _search(stage, root, None, _bound_of_one_order(stage, leaves), MOST_LOOKS, pairs=ALL_IN_ORDER)
-            found = search.candidates(root, wanted_states(stage.result, stage.task))
+            search = _search(stage, every, None, _bound_of_one_order(stage), MOST_LOOKS, pairs=ALL_IN_ORDER)
+            found = search.candidates()
             if not found:
-                _fail(stage, root, None)
-            return Searched(root, found, True, search.floor)
-    return _widening(stage, leaves, root if looks <= BOUNDED else None)
+                _fail(stage, every, None)
+            return Searched(every, found, True, search.floor.seconds)
+    return _widening(stage, every if looks <= BOUNDED else None)
 
 
-def _bound_of_one_order(stage: Stage, leaves: list[Leaf]) -> float:
+def _bound_of_one_order(stage: Stage) -> float:
     """What a program must not take longer than to be one of the first, from those of the one order that promises most."""
-    if len(leaves) < 3 or stage.task.exact:
+    if len(stage.leaves) < 3 or stage.task.exact:
         return math.inf  # there is but one
-    one = few_orders(leaves, stage.result.dims, stage.dims, stage.costs, 1)
+    one = stage.few_orders(1)
     found, _ = _candidates(stage, one, None, [], 0)
-    return _bound(one, found)
-
-
-def _every_order(stage: Stage, leaves: list[Leaf]) -> Node | None:
-    """Every order in which to multiply, None where there are too many; to be exact that of `jnp.einsum` alone."""
-    if stage.task.exact:
-        return one_order(leaves, stage.result.dims, stage.dims)
-    return all_orders(leaves, stage.result.dims) if len(leaves) <= ALL_ORDERS else None
+    return _bound(one.root, found)
 
 
 def _search(
-    stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None, bound: float, most: float, lean: bool = False,
+    stage: Stage, orders: Orders, scopes: Mapping[Node, Scope] | None, bound: float, most: float, lean: bool = False,
     pairs: int | None = None,
 ) -> Search:  # fmt: skip
     frontier = stage.task.memory_limit is not None and scopes is None and not lean
     if scopes is not None:
-        pairs = PAIRS // max(1, sum(len(node.ways) for node in values(root) if isinstance(node, Join)))
+        pairs = PAIRS // max(1, orders.ways)
     elif pairs is None:
         pairs = ALL_IN_ORDER if math.isinf(bound) else sys.maxsize
+    wanted = wanted_states(stage.result, stage.task, None if scopes is None else scopes[orders.root])
     return Search(
-        stage.costs, stage.task.sizes, stage.budget, frontier, lean, bound, _floor(stage, root),
-        _to_go(stage, root), None if scopes is None else scopes.__getitem__, pairs, most, stage.task.exact,
+        stage.costs, stage.task.sizes, orders.root, wanted, stage.budget, frontier, lean, bound, stage.floor(orders),
+        None if scopes is None else scopes.__getitem__, pairs, most, stage.task.exact,
     )  # fmt: skip
 
 
-def _widening(stage: Stage, leaves: list[Leaf], every: Node | None) -> Searched:
+def _widening(stage: Stage, every: Orders | None) -> Searched:
     """Searches of more and more layouts, each for what may be faster than the programs found before."""
-    alone = stage.task.exact or len(leaves) > IN_SUBSETS
-    order = one_order(leaves, stage.result.dims, stage.dims) if alone else None
-    few = order or few_orders(leaves, stage.result.dims, stage.dims, stage.costs)
-    narrow = _scopes(stage, few, NARROW)
+    alone = stage.task.exact or len(stage.leaves) > IN_SUBSETS
+    few = stage.one_order() if alone else stage.few_orders()
+    narrow, floor = stage.scopes(few, NARROW), stage.floor(few).seconds
     found, looks = _candidates(stage, few, narrow, [], 0)
     if every is not None:
         with contextlib.suppress(TooMany):
             first, _ = _candidates(stage, every, None, found, looks)
             if first:
-                return Searched(every, first, True, _floor(stage, few))
+                return Searched(every, first, True, floor)
         looks = MOST_LOOKS - LAST_LOOKS
     if not found or looks <= WIDER_AFTER or every is not None:
-        wider = _scopes(stage, few, WIDER // (1 + len(stage.task.equation.via)))
+        wider = stage.scopes(few, WIDER // (1 + len(stage.task.equation.via)))
         if any(wider[node].sequences != narrow[node].sequences for node in wider):
             with contextlib.suppress(TooMany):
                 more, _ = _candidates(stage, few, wider, found, looks)
@@ -184,56 +205,25 @@ def _widening(stage: Stage, leaves: list[Leaf], every: Node | None) -> Searched:
         found, _ = _candidates(stage, few, narrow, [], 0, lean=True)
     if not found:
         _fail(stage, few, narrow)
-    return Searched(few, found, False, _floor(stage, few))
+    return Searched(few, found, False, floor)
 
 
 def _candidates(
-    stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None, found: list[Found], looks: int, lean: bool = False
+    stage: Stage, orders: Orders, scopes: Mapping[Node, Scope] | None, found: list[Found], looks: int, lean: bool = False
 ) -> tuple[list[Found], int]:
     """What a search finds that may be among the first, given those found before; and how much was looked at in all.
 
     Raises:
         TooMany: it looks at more than is left.
     """
-    search = _search(stage, root, scopes, _bound(root, found), MOST_LOOKS - looks if found else math.inf, lean)
-    more = search.candidates(root, wanted_states(stage.result, stage.task, None if scopes is None else scopes[root]))
-    return more, looks + search.ground.looked
-
-
-def _scopes(stage: Stage, root: Node, most: int) -> dict[Node, Scope]:
-    wanted = state_of(stage.result.layout)
-    arrays = [(operand.dims, state_of(operand.layout)) for operand in (stage.result, *_largest_first(stage))]
-    places = places_of(arrays, stage.result.dims, sorted(stage.result.free), stage.dims, stage.task.mesh)
-    return scopes_of(root, places, wanted, most)
+    search = _search(stage, orders, scopes, _bound(orders.root, found), MOST_LOOKS - looks if found else math.inf, lean)
+    return search.candidates(), looks + search.ground.looked
 
 
 def _bound(root: Node, found: list[Found]) -> float:
     """What a program must not take longer than to be one of the first."""
     enough = enough_of(root)
     return found[enough - 1].seconds * (1 + 1e-9) if len(found) >= enough else math.inf
-
-
-def _largest_first(stage: Stage) -> list[Operand]:
-    sizes = stage.task.sizes
-    return sorted(stage.operands, key=lambda operand: -math.prod(sizes[dim] for dim in operand.dims))
-
-
-def _to_go(stage: Stage, root: Node) -> tuple[Callable[[State], float], Callable[[State], float]] | None:
-    """Where one array changes its layout: what is left from a state at least, and what it took to come there at least."""
-    if not isinstance(root, Leaf) or stage.result.free:
-        return None
-    costs, sizes, end = stage.costs, stage.task.sizes, state_of(stage.result.layout)
-    return (
-        lambda state: moving_floor(costs, sizes, root.names, state, end),
-        lambda state: moving_floor(costs, sizes, root.names, root.state, state),
-    )
-
-
-def _floor(stage: Stage, root: Node) -> float:
-    """What no program is faster than, whether matmuls overlap the transfers or not."""
-    if isinstance(root, Leaf) and not stage.result.free:
-        return moving_floor(stage.costs, stage.task.sizes, root.names, root.state, state_of(stage.result.layout))
-    return floor_of(root, stage.task.sizes, stage.costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +250,7 @@ def programs_of(task: Problem, costs: Costs, operands: tuple[Operand, ...], resu
         if path not in passed:  # one that is found by way of several layouts is written once
             passed.add(path)
             like = next(iter(programs), None)
-            programs.setdefault(assembled(each, made.root, operands, names, result, task.mesh, like))
+            programs.setdefault(assembled(each, made.orders.root, operands, names, result, task.mesh, like))
         if len(programs) == most:
             break
     return Programs(tuple(programs), made.whole, made.floor_seconds)
@@ -291,12 +281,11 @@ def _free_dims(result: Operand, state: State, idle: Axes, scope: Scope | None) -
         yield tuple(dims)
 
 
-def _fail(stage: Stage, root: Node, scopes: Mapping[Node, Scope] | None) -> NoReturn:
+def _fail(stage: Stage, orders: Orders, scopes: Mapping[Node, Scope] | None) -> NoReturn:
     task, result = stage.task, stage.result
     if task.memory_limit is not None:
         free, most = dataclasses.replace(stage, budget=math.inf), MOST_LOOKS if scopes is None else math.inf
-        search = _search(free, root, scopes, math.inf, most, lean=True)
-        least = search.least_memory(root, wanted_states(result, task, None if scopes is None else scopes[root]))
+        least = _search(free, orders, scopes, math.inf, most, lean=True).least_memory()
         if math.isfinite(least):
             inputs = inputs_bytes(task, stage.operands, stage.costs)
             raise LackingMemoryError(Lacking(task, result, inputs, inputs + least, scopes is None))

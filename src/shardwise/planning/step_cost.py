@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-STARTING = 3  # times as long as the rest of a matmul its start takes at most
-
 
 @dataclass(frozen=True, slots=True)
 class Beside:
@@ -58,22 +56,3 @@ def einsum_flops(operands: Sequence[Sequence[str]], dims: Iterable[str], sizes: 
     if len(operands) > 1:
         flops += (2.0 if multiplied - kept else 1.0) * math.prod(sizes[dim] for dim in multiplied)
     return flops
-
-
-def unfilled(summed: float, pass_elements: float) -> float:
-    """How many times as long as its sums, of so many elements each, a matmul's passes over them take: the last is not filled.
-
-    >>> unfilled(384, 256.0)
-    1.3333333333333333
-    """
-    passes = float(summed) / pass_elements
-    return math.ceil(passes) / passes
-
-
-def started(arithmetic: float, start: float, least: float, sooner: float = 1.0) -> float:
-    """Seconds of a matmul with its start: `start`, of which a small one has less, or `sooner` times that; at least `least`.
-
-    >>> [round(started(each, start=5.0, least=2.0), 1) for each in (0.1, 1.0, 10.0)]
-    [2.1, 4.0, 15.0]
-    """
-    return arithmetic + max(min(STARTING * arithmetic, start) * sooner, least)
