@@ -179,10 +179,9 @@ def collectives_of(step: Step) -> tuple[Collective, ...]:
 
 def consumed(step: Step) -> tuple[str, ...]:
     """The arrays that a step reads."""
-    einsum = einsum_of(step)
-    if einsum is not None:
-        return einsum.operands
-    return step.operands if isinstance(step, Automatic) else (step.array,)  # type: ignore[union-attr]
+    if (array := getattr(step, "array", None)) is not None:  # as in `einsum_of`
+        return (array,)
+    return step.operands if isinstance(step, Automatic | Einsum) else step.einsum.operands  # type: ignore[union-attr]
 
 
 def unsent(step: Step) -> frozenset[str]:
@@ -192,10 +191,9 @@ def unsent(step: Step) -> frozenset[str]:
 
 def touched(step: Step) -> str:
     """The array that a step makes or lays out anew."""
-    einsum = einsum_of(step)
-    if einsum is not None:
-        return einsum.result
-    return step.result if isinstance(step, Automatic) else step.array  # type: ignore[union-attr]
+    if (array := getattr(step, "array", None)) is not None:  # as in `einsum_of`
+        return array
+    return step.result if isinstance(step, Automatic | Einsum) else step.einsum.result  # type: ignore[union-attr]
 
 
 def describe(step: Step) -> str:

@@ -60,10 +60,16 @@ class Costs:
     mesh: Mesh = field(init=False, compare=False, repr=False)
     ground: Ground | None = field(init=False, compare=False, repr=False)
     arithmetic: Arithmetic = field(init=False, compare=False, repr=False)
+    sharers: int = field(init=False, compare=False, repr=False)  # devices that share a chip's figures
+    flops_per_s: float = field(init=False, compare=False, repr=False)  # the peak of one device, and its share of the memory
+    memory_bytes_per_s: float = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("hardware", "mesh", "ground", "arithmetic"):
             object.__setattr__(self, name, getattr(self.interconnect, name))
+        object.__setattr__(self, "sharers", self.hardware.sharers(self.mesh))
+        object.__setattr__(self, "flops_per_s", self.hardware.flops(self.dtype, self.mesh))
+        object.__setattr__(self, "memory_bytes_per_s", self.hardware.memory_speed(self.mesh))
 
     @property
     def item_bytes(self) -> int:
@@ -137,7 +143,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None or self.ground is None:
             return False
-        uncut = blocks.tiles == "rows" or self._scattered(axes, blocks) > SUMMED_FROM
+        uncut = kind == "reduce-scatter" and (blocks.tiles == "rows" or self._scattered(axes, blocks) > SUMMED_FROM)
         return is_summed(kind, axes, out_bytes, uncut, compiler, self.ground)
 
     def _laying(self, kind: CollectiveKind, in_bytes: float, out_bytes: float, blocks: Blocks, summed: bool) -> float:
@@ -222,12 +228,12 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None:
             return self._memory(array_bytes, array_bytes)
-        return array_bytes * self.hardware.sharers(self.mesh) / compiler.copied_bytes_per_s.value
+        return array_bytes * self.sharers / compiler.copied_bytes_per_s.value
 
     def transposed(self, array_bytes: float) -> float:
         """Seconds to copy an array so that another dimension runs fastest."""
         compiler = self.hardware.compiler
-        return 0.0 if compiler is None else array_bytes * self.hardware.sharers(self.mesh) / compiler.transposes(array_bytes)
+        return 0.0 if compiler is None else array_bytes * self.sharers / compiler.transposes(array_bytes)
 
     def leaving(
         self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False, beside: float = 0.0
@@ -249,14 +255,14 @@ class Costs:
             case ("all-gather", "lanes" | "torn") | (_, "rows" | "torn") if blocks.deep or kind == "all-to-all":
                 return self.transposed(room)
             case "all-gather", "lanes" if given and self.hardware.devices_per_chip == 1:
-                return room * self.hardware.sharers(self.mesh) / along_lanes(room, blocks, compiler)
+                return room * self.sharers / along_lanes(room, blocks, compiler)
             case "all-gather", "torn" if given:
-                return TAKEN_APART * room * self.hardware.sharers(self.mesh) / compiler.transposed_bytes_per_s.value
+                return TAKEN_APART * room * self.sharers / compiler.transposed_bytes_per_s.value
             case "all-gather", "lanes" | "torn":
                 return self.transposed(room)
             case _, "rows" if blocks.transposed:  # put together first: the chip's own memory has to have room for both
                 speed = compiler.transposes(2 * room)
-                return room * self.hardware.sharers(self.mesh) / speed + self._memory(0.0, room)
+                return room * self.sharers / speed + self._memory(0.0, room)
             case _ if blocks.transposed:
                 return self.transposed(room)
             case "all-to-all", _:
@@ -303,7 +309,7 @@ class Costs:
     def cut(self, cut_bytes: float) -> float:
         """Seconds to copy cuts of an array that one matmul needs together; nothing where no compiler is known."""
         compiler = self.hardware.compiler
-        return 0.0 if compiler is None else cut_bytes * self.hardware.sharers(self.mesh) / compiler.cut_bytes_per_s.value
+        return 0.0 if compiler is None else cut_bytes * self.sharers / compiler.cut_bytes_per_s.value
 
     def ways(self, axes: Axes) -> tuple[Way, ...]:
         """The ways that a ring over mesh axes may go that are worth a look: behind a switch both ways are two chunks of one."""
@@ -352,7 +358,7 @@ class Costs:
         for a collective multiplies in passes over its sums, and results leave faster. Of the result so many bytes `leave`.
         """
         written, waits = out_bytes if leaves is None else leaves, 0.0
-        arithmetic = flops / self.hardware.flops(self.dtype, self.mesh)
+        arithmetic = flops / self.flops_per_s
         compiler = self.hardware.compiler
         if compiler is not None and flops:
             arithmetic /= compiler.efficiency.value
@@ -361,7 +367,7 @@ class Costs:
             leaving = compiler.kept_results_per_s if is_kept else compiler.results_per_s
             if is_kept and (passes := unfilled(flops / 2 / results, compiler.pass_elements.value)) > 1:
                 arithmetic = self.arithmetic.name("passes", passes, "", "the last is not filled") * arithmetic
-            arithmetic = max(arithmetic, results / (leaving.value / self.hardware.sharers(self.mesh)))
+            arithmetic = max(arithmetic, results / (leaving.value / self.sharers))
             least = compiler.least_seconds.value * (LEAST_NEXT if is_next or is_kept else 1.0)
             sooner = NEXT if is_kept or (is_next and compiler.kept_bytes.value) else 1.0
             arithmetic, waits = started(arithmetic, compiler.start_seconds.value, least, sooner), least
@@ -386,7 +392,7 @@ class Costs:
             case Memory() as memory:
                 return memory_seconds(memory, self.mesh, read_bytes, written_bytes)
             case _:
-                return (read_bytes + written_bytes) / self.hardware.memory_speed(self.mesh)
+                return (read_bytes + written_bytes) / self.memory_bytes_per_s
 
 
 def unfilled(summed: float, pass_elements: float) -> float:

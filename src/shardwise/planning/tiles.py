@@ -82,13 +82,18 @@ class Blocks(NamedTuple):
 PLAIN = Blocks()
 
 
-@functools.lru_cache(maxsize=4096)
 def memory_order(shape: tuple[int, ...]) -> Order:
     """The order of dimensions in which a TPU's memory holds an array with the least padding; as they are, if nothing is less.
 
     >>> memory_order((4096, 170)), memory_order((4100, 256)), memory_order((8, 1792, 1472))
     ((1, 0), (0, 1), (0, 2, 1))
     """
+    return _in_memory(shape)[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def _in_memory(shape: tuple[int, ...]) -> tuple[Order, int]:
+    """In which order a TPU's memory holds an array, and how many elements that takes."""
     rank = len(shape)
     last = [dim for dim in range(max(0, rank - 3), rank) if shape[dim] > 1]
     best, least = tuple(range(rank)), _padded(shape, tuple(range(rank)))
@@ -96,7 +101,7 @@ def memory_order(shape: tuple[int, ...]) -> Order:
         for other in reversed(last):
             if one != other and (elements := _padded(shape, (other, one))) < least:
                 best, least = (*(dim for dim in range(rank) if dim not in (one, other)), other, one), elements
-    return best
+    return best, least
 
 
 def _padded(shape: Sequence[int], order: Order, whole_tiles: bool = False) -> int:
@@ -108,7 +113,8 @@ def _padded(shape: Sequence[int], order: Order, whole_tiles: bool = False) -> in
     sublanes = 1 if other is None else shape[other]
     tile = SUBLANES if whole_tiles or sublanes > 4 else 1 << (sublanes - 1).bit_length()
     padded = _up(shape[one], LANES) * (1 if other is None else _up(sublanes, tile))
-    return padded * math.prod(size for dim, size in enumerate(shape) if dim not in (one, other))
+    rest = [size for dim, size in enumerate(shape) if dim not in (one, other)] if len(shape) > 2 else ()
+    return padded * math.prod(rest)
 
 
 def _up(size: int, unit: int) -> int:
@@ -165,13 +171,13 @@ def blocks_of(
         return PLAIN
     if not tiled:
         return Blocks(dims[0] == 0, dims[kind != "reduce-scatter"] == 0)
-    held = memory_order(tuple(after))
+    held, filled = _in_memory(after)
     order = held if kind == "reduce-scatter" else order or tuple(range(len(before)))
     first, target_first = dims[0] == 0, dims[1] == 0
     dim, target = order.index(dims[0]), order.index(dims[1])
     size, made = [before[each] for each in order], [after[each] for each in order]
-    deep, identity = any(one > 1 for one in made[:-2]), tuple(range(len(order)))
-    elements = _padded(made, identity, whole_tiles=True) if kind == "slice" else _padded(after, held)
+    deep, identity = len(made) > 2 and any(one > 1 for one in made[:-2]), tuple(range(len(order)))
+    elements = _padded(made, identity, whole_tiles=True) if kind == "slice" else filled
     padded = elements / max(1, math.prod(made))
     match kind:
         case "all-gather":
