@@ -38,6 +38,8 @@ from shardwise.steps import (
     touched,
 )
 
+AT_ONCE = 100  # steps that are typed one within the other: Python's stack is no deeper
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -58,11 +60,8 @@ class Program:
     _states: tuple[dict[str, Layout], ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._check(None)
-
-    def _check(self, like: Program | None) -> None:
-        """Type the steps; those that stand as in another program with the same mesh and inputs not again."""
-        object.__setattr__(self, "_states", tuple(self._typed(like)))
+        for end in range(AT_ONCE, len(self.steps) + AT_ONCE + 1, AT_ONCE):
+            object.__setattr__(self, "_states", _states_of(self.mesh, self.inputs, self.steps[:end]))
         if len({name for name, _ in self.inputs}) < len(self.inputs):
             raise ProgramError(f"inputs share a name: {', '.join(name for name, _ in self.inputs)}")
         if self.output not in self.states()[-1]:
@@ -78,27 +77,7 @@ class Program:
         Raises:
             ProgramError: a step is not legal where it stands.
         """
-        other = object.__new__(Program)
-        for name, value in (("mesh", self.mesh), ("inputs", self.inputs), ("steps", steps), ("output", self.output)):
-            object.__setattr__(other, name, value)
-        other._check(self)
-        return other
-
-    def _typed(self, like: Program | None) -> list[dict[str, Layout]]:
-        if like is None:
-            states, first, alike = [{name: layout.on(self.mesh) for name, layout in self.inputs}], 0, 0
-        else:
-            first, alike = _shared(self.steps, like.steps), _shared(self.steps[::-1], like.steps[::-1])
-            states = [*like.states()[: first + 1]]
-        for number, step in enumerate(self.steps[first:], first + 1):
-            left = len(self.steps) - number + 1
-            if like is not None and left <= alike and states[-1] == like.states()[-left - 1]:
-                return [*states, *like.states()[-left:]]
-            try:
-                states.append(rule(step, states[-1], self.mesh))
-            except (ProgramError, LayoutError) as error:
-                raise ProgramError(f"step {number}, {describe(step)}: {error}") from None
-        return states
+        return Program(self.mesh, self.inputs, steps, self.output)
 
     @property
     def result(self) -> Layout:
@@ -120,9 +99,16 @@ class Program:
         return "\n".join(lines)
 
 
-def _shared(steps: tuple[Step, ...], others: tuple[Step, ...]) -> int:
-    """With how many steps both begin."""
-    return len([0 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(steps, others, strict=False))])
+@functools.lru_cache(maxsize=4096)
+def _states_of(mesh: Mesh, inputs: tuple[tuple[str, Layout], ...], steps: tuple[Step, ...]) -> tuple[dict[str, Layout], ...]:
+    """The layouts of all live arrays, before the first step and after each; programs share those of what both begin with."""
+    if not steps:
+        return ({name: layout.on(mesh) for name, layout in inputs},)
+    before = _states_of(mesh, inputs, steps[:-1])
+    try:
+        return (*before, rule(steps[-1], before[-1], mesh))
+    except (ProgramError, LayoutError) as error:
+        raise ProgramError(f"step {len(steps)}, {describe(steps[-1])}: {error}") from None
 
 
 def unfused(program: Program) -> Program:

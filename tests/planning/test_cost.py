@@ -21,7 +21,7 @@ from shardwise.chips.links import COLLECTIVES, collective_seconds, wire_bytes
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import Equation, Operand, parse
-from shardwise.planning.candidates import Candidate
+from shardwise.planning.candidates import KEPT, Candidate
 from shardwise.planning.cost import estimate
 from shardwise.planning.prices import NEXT, STARTING
 from shardwise.planning.problem import costs_of, problem
@@ -192,17 +192,20 @@ def test_candidates_are_sorted_and_priced_as_the_search_priced_them(random):
     operands, result = task.equation.operands, task.equation.result
     leaves = [Leaf(index, operand.dims, state_of(operand.layout)) for index, operand in enumerate(operands)]
     names = [f"operand{n}" for n in range(len(operands))]
-    fastest, root = math.inf, all_orders(leaves, result.dims).root
+    every, root = [], all_orders(leaves, result.dims).root
     for found in Search(costs, task.sizes, root, wanted_states(result, task)).candidates():
         program = assembled(found, root, operands, names, result, task.mesh)
         counted = len(program.steps) * STEP_SECONDS
         priced = estimate(program, costs, task.sizes)
         assert priced.alone_seconds == pytest.approx(found.seconds - counted, rel=1e-9, abs=STEP_SECONDS)
-        fastest = min(fastest, priced.alone_seconds)
+        every.append(priced)
     ranked = rank(dataclasses.replace(task, overlap=False))
     seconds = [candidate.estimate.seconds for candidate in ranked]
     assert seconds == sorted(seconds)
-    assert min(candidate.estimate.alone_seconds for candidate in ranked) == pytest.approx(fastest, rel=1e-9)
+    # None of the first that the search found is faster; where chips overlap nothing, all of them are ranked.
+    assert seconds[0] <= min(priced.seconds for priced in every[:KEPT]) * (1 + 1e-9)
+    if task.hardware.compiler is None:
+        assert seconds[0] == pytest.approx(min(priced.seconds for priced in every), rel=1e-9)
 
 
 @given(randoms)

@@ -13,11 +13,8 @@ from shardwise.program import Program
 from shardwise.steps import Einsum, Step
 
 
-def assembled(
-    found: Found, root: Any, operands: tuple[Operand, ...], names: list[str], result: Operand, mesh: Mesh,
-    like: Program | None = None,
-) -> Program:  # fmt: skip
-    """Turn what the search found into a program; `like` is another of the same operands, and may have most of its steps."""
+def assembled(found: Found, root: Any, operands: tuple[Operand, ...], names: list[str], result: Operand, mesh: Mesh) -> Program:
+    """Turn what the search found into a program."""
     taken = list(names)
     steps: list[Step] = []
 
@@ -49,8 +46,6 @@ def assembled(
     while isinstance(rest.link, Moved):
         steps.append(step_of(rest.link.move, rest.link.before.state, output, result.dims, mesh))
         rest = rest.link.label
-    if like is not None and like.output == output:
-        return like.with_steps(tuple(steps))
     inputs = tuple((name, operand.layout) for name, operand in zip(names, operands, strict=True))
     return Program(mesh, inputs, tuple(steps), output)
 

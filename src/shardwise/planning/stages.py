@@ -249,8 +249,7 @@ def programs_of(task: Problem, costs: Costs, operands: tuple[Operand, ...], resu
         path = passes(each)
         if path not in passed:  # one that is found by way of several layouts is written once
             passed.add(path)
-            like = next(iter(programs), None)
-            programs.setdefault(assembled(each, made.orders.root, operands, names, result, task.mesh, like))
+            programs.setdefault(assembled(each, made.orders.root, operands, names, result, task.mesh))
         if len(programs) == most:
             break
     return Programs(tuple(programs), made.whole, made.floor_seconds)
