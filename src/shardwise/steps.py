@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, assert_never, overload
+from typing import Literal, assert_never, get_args, overload
 
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Sides
 
 Way = Literal["ring", "bidirectional", "folded"] | Sides
 CollectiveKind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"]
+MoveKind = CollectiveKind | Literal["slice"]
+COLLECTIVES: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
 _SCOPE = re.compile(r"(?:^|[/(])shardwise/(\d+) ")
 
 
@@ -259,6 +261,8 @@ def step_of(op_name: str) -> int | None:
 
 @overload
 def kind(step: Collective) -> CollectiveKind: ...
+@overload
+def kind(step: Slice) -> Literal["slice"]: ...
 @overload
 def kind(step: Step) -> str: ...
 def kind(step: Step) -> str:

@@ -70,6 +70,9 @@ WRONG = {
     written(MINE).replace("measured = 55", "", 1): "has a host, a date",
     written(MINE).replace('kind = "memory"', 'kind = "wires"', 1): "links of kind 'wires'",
     written(replace(MINE, rates=(rate("all-gather", 4),))).replace("devices = 4", "", 1): "has a kind, devices",
+    written(replace(MINE, rates=(rate("all-gather", 4),))).replace(
+        '"all-gather"', '"gather"'
+    ): "of kind 'gather': known are all-",
     "memory = 3\n" + written(MINE).replace("[memory]", "[memories]"): "memory is no table",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.mesh import Mesh
+from shardwise.steps import CollectiveKind
 
 # How a dtype without a figure of its own is estimated: as another dtype, slower by a factor.
 _ESTIMATED_AS = {
@@ -141,7 +142,7 @@ class Rate:
     1 apart, those of the axis before as many as the last axis has.
     """
 
-    kind: str
+    kind: CollectiveKind
     devices: int
     apart: int
     start_seconds: Figure

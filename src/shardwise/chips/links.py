@@ -10,17 +10,16 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, assert_never, get_args
+from typing import NamedTuple, assert_never
 
 from shardwise.chips import Hardware, Memory, Rate, Switch, Torus
 from shardwise.chips.network import crossing, group_in_node, network_bytes, network_speed
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
-from shardwise.steps import CollectiveKind
+from shardwise.steps import COLLECTIVES, CollectiveKind
 
 Pricer = Callable[[float, float], float]
 RING = 2  # links of a device that a ring fills, one for each direction
-COLLECTIVES: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
 
 
 class Arithmetic(NamedTuple):

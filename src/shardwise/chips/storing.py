@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwise.chips.figures import Calibration, Compiler, Figure, Hardware, Memory, Rate, Reached, Switch, Torus
 from shardwise.errors import HardwareError, one_line, quoted
+from shardwise.steps import COLLECTIVES
 
 _LINKS: dict[str, type[Any]] = {"torus": Torus, "switch": Switch, "memory": Memory}
 
@@ -81,8 +82,11 @@ def _rate(entry: Any, name: str) -> Rate:
     where = "[[collectives]]"
     if not isinstance(entry, dict) or not {"kind", "devices", "apart"} <= set(entry):
         raise HardwareError(f"hardware {name}: {where} has a kind, devices, and how far apart they are")
-    figures = [_figure(entry.get(key), f"{where} {entry['kind']}: {key}", name) for key in ("start_seconds", "bytes_per_s")]
-    return Rate(str(entry["kind"]), int(entry["devices"]), int(entry["apart"]), *figures)
+    kind = next((known for known in COLLECTIVES if known == entry["kind"]), None)
+    if kind is None:
+        raise HardwareError(f"hardware {name}: {where} of kind {quoted(entry['kind'])}: known are {', '.join(COLLECTIVES)}")
+    figures = [_figure(entry.get(key), f"{where} {kind}: {key}", name) for key in ("start_seconds", "bytes_per_s")]
+    return Rate(kind, int(entry["devices"]), int(entry["apart"]), *figures)
 
 
 def _calibration(entry: Any, name: str) -> Calibration:
@@ -99,9 +103,10 @@ def _calibration(entry: Any, name: str) -> Calibration:
 def written(chip: Hardware) -> str:
     """A hardware as TOML, which `read` reads back as it is.
 
-    >>> from shardwise.chips import hardware
-    >>> read(written(hardware("h100"))) == hardware("h100")
-    True
+        >>> from shardwise.chips import hardware
+    from shardwise.steps import COLLECTIVES
+        >>> read(written(hardware("h100"))) == hardware("h100")
+        True
     """
     return "\n".join(_lines(chip)) + "\n"
 

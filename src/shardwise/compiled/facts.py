@@ -6,11 +6,20 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from shardwise.layout import Axes
-from shardwise.steps import CollectiveKind
+from shardwise.steps import COLLECTIVES, CollectiveKind
 
-PRICED_AS: dict[str, CollectiveKind] = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
+_PRICED_AS: dict[str, CollectiveKind] = {known: known for known in COLLECTIVES} | {"collective-broadcast": "all-gather"}
 MADE_BY_THE_COMPILER = "made by the compiler"
 MADE_BY_A_PLAN = "a step of the plan"
+
+
+def priced_as(kind: str) -> CollectiveKind:
+    """The collective whose price one of a compiled text has: of a ragged one, or one that is not known, an all-to-all's.
+
+    >>> priced_as("all-gather"), priced_as("ragged-all-to-all")
+    ('all-gather', 'all-to-all')
+    """
+    return _PRICED_AS.get(kind, "all-to-all")
 
 
 @dataclass(frozen=True, slots=True)

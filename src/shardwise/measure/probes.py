@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from shardwise.chips.links import COLLECTIVES
 from shardwise.layout import Axes, Layout
 from shardwise.mesh import Mesh
 from shardwise.planning.prices import ITEM_BYTES
 from shardwise.program import Program
 from shardwise.runtime.lower import lower
 from shardwise.steps import (
+    COLLECTIVES,
     AllGather,
     AllReduce,
     AllToAll,

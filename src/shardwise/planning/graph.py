@@ -14,17 +14,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from shardwise.layout import Axes, Layout, spread
 from shardwise.mesh import Mesh
 from shardwise.program import relayout
-from shardwise.steps import AllGather, AllReduce, AllToAll, Collective, CollectiveKind, ReduceScatter, Slice
+from shardwise.steps import AllGather, AllReduce, AllToAll, Collective, MoveKind, ReduceScatter, Slice
 
 State = tuple[tuple[Axes, ...], Axes]
-
-
-MoveKind = CollectiveKind | Literal["slice"]
 
 
 class Move(NamedTuple):

@@ -17,7 +17,7 @@ from shardwise.planning.exchanges import Around, copies_of, ragged_copies, trans
 from shardwise.planning.gathers import along_lanes
 from shardwise.planning.tiles import PLAIN, SUMMED_FROM, Blocks, Order, memory_order, scattered_rows, transposed_bytes
 from shardwise.schedule.along_sides import MOST_PLACES
-from shardwise.steps import CollectiveKind, Way
+from shardwise.steps import CollectiveKind, MoveKind, Way
 
 ITEM_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -236,7 +236,7 @@ class Costs:
         return 0.0 if compiler is None else array_bytes * self.sharers / compiler.transposes(array_bytes)
 
     def leaving(
-        self, kind: str, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False, beside: float = 0.0
+        self, kind: MoveKind, axes: Axes, out_bytes: float, blocks: Blocks = PLAIN, given: bool = False, beside: float = 0.0
     ) -> float:
         """Seconds to copy what a collective made to where a program's result must stand; TPU compilers do.
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.layout import Axes
-from shardwise.planning.graph import Graph, Kind, Move, MoveKind, Scope, State, Vertex, arrangements, graph_of
+from shardwise.planning.graph import Graph, Kind, Move, Scope, State, Vertex, arrangements, graph_of
 from shardwise.planning.prices import Costs
 from shardwise.planning.tiles import PLAIN, Blocks, Order, blocks_of
+from shardwise.steps import MoveKind
 
 # Added to every step: of two programs with the same estimate the one with fewer steps is found first. Far below what one
 # byte takes in the fastest memory (1e-13 s), so that it never decides between programs whose estimates differ.

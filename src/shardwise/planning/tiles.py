@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, assert_never
 
 from shardwise.chips import Compiler
 from shardwise.planning.exchanges import Place, are_transposed
+from shardwise.steps import CollectiveKind, MoveKind
 
 Order = tuple[int, ...]  # dimensions by position, the slowest first
 # How blocks fill the tiles: whole tiles; of a scatter an `odd` number of them; blocks that end within the rows of a tile, or
@@ -151,7 +152,7 @@ def scattered_rows(rows: int, columns: int, most: int) -> int:
 
 @functools.lru_cache(maxsize=8192)
 def blocks_of(
-    kind: str, dims: tuple[int, int], before: tuple[int, ...], after: tuple[int, ...], order: Order | None = None,
+    kind: MoveKind, dims: tuple[int, int], before: tuple[int, ...], after: tuple[int, ...], order: Order | None = None,
     item_bytes: int = 2, tiled: bool = True,
 ) -> Blocks:  # fmt: skip
     """How the blocks of a collective lie, from a shard's sizes before and after.
@@ -167,7 +168,7 @@ def blocks_of(
         item_bytes: of an element.
         tiled: whether memory holds arrays in tiles; else all that matters is whether a dimension is the first.
     """
-    if kind not in ("all-gather", "reduce-scatter", "all-to-all", "slice"):
+    if kind == "all-reduce" or kind == "collective-permute":
         return PLAIN
     if not tiled:
         return Blocks(dims[0] == 0, dims[kind != "reduce-scatter"] == 0)
@@ -198,7 +199,7 @@ def blocks_of(
             narrow = len(made) > 1 and _is_narrow(min(size[-2], made[-2]), deep)
             flags = joins, cuts, parts, narrow, 0, False, order == identity
             return Blocks(first, target_first, tiles, deep, held != order, padded, 0, 0, *flags)
-        case _:  # a slice of what memory holds in another order, along a dimension before the last two, goes through its rows
+        case "slice":  # of what memory holds in another order, along a dimension before the last two, it goes through its rows
             tiles = "rows" if dim == len(order) - 2 and dims[0] < dim else "whole"
     return Blocks(first, target_first, tiles, deep, held != order, padded)
 
@@ -259,7 +260,7 @@ def _scattered(dim: int, shard: Sequence[int], packed: int) -> Tiles:
     return "whole"
 
 
-def transposed_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:
+def transposed_bytes(kind: CollectiveKind, blocks: Blocks, in_bytes: float, out_bytes: float) -> float:
     """The bytes of a shard whose blocks are moved in the memory of simulated devices.
 
     Their collectives work on the first dimension: along another one, what is gathered is put in order afterwards, and what
@@ -272,5 +273,7 @@ def transposed_bytes(kind: str, blocks: Blocks, in_bytes: float, out_bytes: floa
             return 0.0 if blocks.first else in_bytes
         case "all-to-all":
             return (0.0 if blocks.first else out_bytes) + (0.0 if blocks.target_first else in_bytes)
-        case _:
+        case "all-reduce" | "collective-permute":
             return 0.0
+        case _:
+            assert_never(kind)

@@ -17,14 +17,14 @@ from shardwise.planning.step_prices import StepPrices
 from shardwise.program import Program
 from shardwise.schedule.events import Await, Copy, Event, Loop, Matmul, Send
 from shardwise.schedule.timeline import COMPUTE, ESTIMATED, Share, Span, Timeline
-from shardwise.steps import Fused, describe, einsum_of, kind, moved_axes, scope
+from shardwise.steps import Collective, CollectiveKind, Fused, describe, einsum_of, kind, moved_axes, scope
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
     """A step that moves data, as a timeline names it."""
 
-    kind: str
+    kind: CollectiveKind
     axes: Axes
     name: str
     source: str
@@ -55,7 +55,7 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
         moving = None
         starts.append(now)
         if cost.transfer_seconds:
-            name = "collective-permute" if isinstance(step, Fused) else kind(step)
+            name = kind(step) if isinstance(step, Collective) else "collective-permute"
             moving = Moving(name, moved_axes(step), f"step {number} {name}", f"step {number}: {describe(step)}")
             shares.append(Share(moving, cost.transfer_seconds, cost.exposed_seconds))
         found = _spans(program, cost, moving, now, number, costs, task.sizes)

@@ -13,13 +13,14 @@ import numpy as np
 from shardwise.chips import Hardware, Memory, Switch, Torus
 from shardwise.chips.crowds import Loads, ends_of, link_loads, links_of, over_chips
 from shardwise.chips.hops import closes_to_a_ring, ring_hop
-from shardwise.chips.links import COLLECTIVES, Pricer, Route, pricer, ringed, torus_routes
+from shardwise.chips.links import Pricer, Route, pricer, ringed, torus_routes
 from shardwise.chips.network import network_speed
 from shardwise.chips.placing import Site, in_one_slice, physical_routes, sliced
-from shardwise.compiled.facts import PRICED_AS, Algorithm, Collective
+from shardwise.compiled.facts import Algorithm, Collective, priced_as
 from shardwise.compiled.text.groups import axes_of_groups, axes_of_pairs
 from shardwise.layout import Axes
 from shardwise.mesh import Mesh
+from shardwise.steps import CollectiveKind
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -75,7 +76,7 @@ def traffic(
     algorithm = collective.algorithm or Algorithm("")
     if not algorithm.known:
         assumed = assumed or f"the algorithm {algorithm.name} is not known: taken as one over all links of its axes"
-    kind = "all-gather" if algorithm.whole else PRICED_AS.get(collective.kind, collective.kind)
+    kind: CollectiveKind = "all-gather" if algorithm.whole else priced_as(collective.kind)
     in_bytes, out_bytes = _sizes(collective, kind)
     price, times = _pricer(kind, hardware, mesh, axes, routes, algorithm)
     return Traffic(lanes, price(in_bytes * times, out_bytes * times), assumed)
@@ -113,19 +114,18 @@ def remote_traffic(sent_bytes: float, hardware: Hardware, mesh: Mesh, routes: Ma
     return Traffic(lanes, hop.seconds(sent_bytes), assumed)
 
 
-def _sizes(collective: Collective, kind: str) -> tuple[float, float]:
+def _sizes(collective: Collective, kind: CollectiveKind) -> tuple[float, float]:
     """The bytes of a device's shard before and after."""
     held, n = collective.held_bytes, max(collective.group_size, 1)
     if collective.kind == "collective-broadcast":
         return held / n, held
-    return held, {"all-gather": held * n, "reduce-scatter": held / n}.get(kind, held)
+    return held, held * n if kind == "all-gather" else held / n if kind == "reduce-scatter" else held
 
 
 def _pricer(
-    kind: str, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Mapping[str, Route] | None, algorithm: Algorithm
+    kind: CollectiveKind, hardware: Hardware, mesh: Mesh, axes: Axes, routes: Mapping[str, Route] | None, algorithm: Algorithm
 ) -> tuple[Pricer, float]:
     """A price list over axes, parts of axes among them, and how many bytes of others pass for each of one's own."""
-    kind = kind if kind in COLLECTIVES else "all-to-all"
     times, table = 1.0, dict(routes) if routes else {}
     for axis in [axis for axis in axes if ":" in axis]:
         if isinstance(hardware.links, Torus):

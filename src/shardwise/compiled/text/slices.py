@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwise.chips.links import COLLECTIVES
 from shardwise.chips.network import network_bytes
 from shardwise.chips.placing import Site, sliced
 from shardwise.chips.topology import Topology
-from shardwise.compiled.facts import PRICED_AS
+from shardwise.compiled.facts import priced_as
 from shardwise.compiled.text.groups import Groups
 from shardwise.compiled.text.hlo import Computation, Instruction
 from shardwise.layout import Axes
@@ -132,8 +131,7 @@ def network_sent(kind: str, groups: Groups, held: float, place: Mapping[int, int
     group = max(groups, key=len, default=())
     inside = max(Counter(place.get(device, ~device) for device in group).values(), default=1)
     gathered = held * len(group) if kind == "all-gather" else held
-    alike = PRICED_AS.get(kind) or next((known for known in COLLECTIVES if known == kind), "all-to-all")
-    return network_bytes(alike, inside, len(group) // inside, held, gathered) if len(group) > inside else 0.0
+    return network_bytes(priced_as(kind), inside, len(group) // inside, held, gathered) if len(group) > inside else 0.0
 
 
 def levels(topology: Topology | None, mesh: Mesh, axes: Axes) -> tuple[tuple[Axes, int], tuple[Axes, int]]:
