@@ -212,6 +212,25 @@ def test_as_many_blocks_are_cut_as_compile_in_time(monkeypatch):
     assert len(found.changes) == 5
 
 
+@pytest.mark.parametrize(("most", "way"), [(3.0, "bidirectional"), (math.inf, "torus")])
+def test_where_a_torus_compiles_too_long_rings_take_its_place(most: float, way: str, monkeypatch):
+    """By clocks of the test: with a torus it is faster, and compiles in four times the time."""
+
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        tori = any(place.overlap == "torus" for place in kept)
+        search.compiled[kept, options] = compiled_in(40.0 if tori else 10.0)
+        return 100.0 - len(kept) - tori
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    cube = AbstractMesh((1, 8), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    given = arguments(model=4096, hidden=16384, mesh=cube)
+    found = sw.overlap(step, *given, on="v5p:2x2x2", seconds=0, compile_times=most)
+    ways = json.loads(json.dumps([place.overlap for place in found.changes]))
+    assert way in ways
+    assert ("torus" in ways) == (way == "torus")
+    assert f'overlap="{way}"' in "\n".join(line for place in found.changes for line in place.code())
+
+
 @pytest.mark.parametrize("name", [overlapping.OWN_RINGS, overlapping.PERMUTES_EARLY])
 def test_the_options_that_are_suggested_are_a_tpus(name: str):
     assert overlapping._suggested(name, "v5p:2x2x2", MESH)

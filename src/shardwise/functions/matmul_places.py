@@ -19,7 +19,7 @@ from shardwise.notation import sizes_padded_on
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
 from shardwise.program import Program
-from shardwise.steps import EinsumGather, EinsumScatter, Fused, GatherEinsum, Step, describe
+from shardwise.steps import TORUS, EinsumGather, EinsumScatter, Fused, GatherEinsum, Step, describe, goes_along_sides
 
 if TYPE_CHECKING:
     from shardwise.runtime.arriving import Arriving
@@ -115,12 +115,10 @@ class MatmulPlace:
 
     @property
     def unchunked(self) -> MatmulPlace:
-        """With the blocks of rings whole: fewer matmuls to compile, and where a step hides the transfers as fast."""
-        steps = tuple(
-            replace(step, chunks=1) if isinstance(step, GatherEinsum | EinsumScatter) else step for step in self.program.steps
-        )
+        """With rings in place of tori, and blocks whole: less to compile, and as fast where a step overlaps the transfers."""
         in_parts = None if self.in_parts is None else self.in_parts.unchunked
-        return replace(self, program=replace(self.program, steps=steps), in_parts=in_parts)
+        program = self.program.with_steps(tuple(map(_unchunked, self.program.steps)))
+        return replace(self, program=program, in_parts=in_parts)
 
     @property
     def joined(self) -> tuple[tuple[Part, ...] | None, tuple[Part, ...] | None]:
@@ -135,8 +133,10 @@ class MatmulPlace:
     @property
     def overlap(self) -> str:
         """How a transfer runs behind the matmul, as `overlap=` names it; `"none"` where none does."""
-        found = (step for step in self.program.steps if isinstance(step, Fused) and not _is_background(step))
-        return next((getattr(step, "way", "rotate") for step in found), "none")
+        found = next((step for step in self.program.steps if isinstance(step, Fused) and not _is_background(step)), None)
+        if found is None:
+            return "none"
+        return TORUS if goes_along_sides(found) else getattr(found, "way", "rotate")
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -255,6 +255,12 @@ class MatmulPlace:
     def is_padded(self) -> bool:
         """Whether some device's part of an array is filled up."""
         return sizes_padded_on(self.task.equation, self.task.sizes, self.task.mesh) != dict(self.task.sizes)
+
+
+def _unchunked(step: Step) -> Step:
+    if goes_along_sides(step):
+        return replace(step, way="bidirectional", chunks=1)  # type: ignore[call-arg]
+    return replace(step, chunks=1) if isinstance(step, GatherEinsum | EinsumScatter) else step
 
 
 def _is_background(step: Step) -> bool:

@@ -64,8 +64,8 @@ def overlap(
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
         seconds: at most, for variants beyond the function as it is (with the compiler's own rings and without),
-            two with every place changed, one with the blocks of rings whole, one more where rings bring operands in parts,
-            and one with its lookups alone.
+            two with every place changed, one with rings in place of tori and their blocks whole, one more where rings bring
+            operands in parts, and one with its lookups alone.
         compile_times: how many times as long as the function as it is what is changed may compile, in seconds of a processor;
             what compiles in less than 5 is never too long. `math.inf` for whatever runs fastest.
 
@@ -169,9 +169,9 @@ class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
     Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
-    without, two with every place changed (three, where neither is faster), one with the blocks of rings whole, one with
-    operands in parts where rings bring such, and one with its lookups. None is kept that compiles more than `compile_times` as
-    long as the function as it is.
+    without, two with every place changed (three, where neither is faster), one with rings in place of tori and their blocks
+    whole, one with operands in parts where rings bring such, and one with its lookups. None is kept that compiles more than
+    `compile_times` as long as the function as it is.
     """
 
     function: Callable[..., Any]
@@ -332,7 +332,7 @@ def _untold(choice: Sequence[Place | None]) -> list[Place | None]:
 
 
 def _unchunked(choice: Sequence[Place | None]) -> list[Place | None]:
-    """The same places, with the blocks of rings whole."""
+    """The same places, with rings in place of tori, and their blocks whole."""
     return [None if place is None else place.unchunked for place in choice]
 
 
