@@ -17,6 +17,7 @@ from shardwise.chips.hops import Hop
 from shardwise.errors import HardwareError, MeshError, PlanError
 from shardwise.mesh import Sides
 from shardwise.planning.cost import Estimate, estimate
+from shardwise.planning.explain import facts
 from shardwise.planning.fuse import names_of
 from shardwise.planning.problem import OVERLAPS, costs_of, problem
 from shardwise.planning.ranking import Candidate, rank
@@ -370,6 +371,10 @@ def test_of_a_chip_and_a_count_the_standard_slice_is_assumed_and_said(chip, mesh
     assert [each.estimate for each in assumed] == [each.estimate for each in named]
     said, head = assumed.explain().splitlines()[2], named.explain().splitlines()[2]
     assert said == f"  {topology} assumed, the standard slice of {assumed.task.mesh.size} devices; {head.strip()}"
+    assert [(told["topology"], told["topology_assumed"]) for told in map(facts, (assumed, named))] == [
+        (topology, True),
+        (topology, False),
+    ]
 
 
 @pytest.mark.parametrize("mesh", ["x=2", "x=6", "x=3, y=2"])

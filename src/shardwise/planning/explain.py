@@ -219,6 +219,8 @@ def facts(ranked: Ranking) -> dict[str, Any]:
         "sizes": dict(task.sizes),
         "mesh": dict(task.mesh.axes),
         "hardware": task.hardware.name,
+        "topology": None if task.topology is None else str(task.topology),
+        "topology_assumed": task.is_assumed,
         "dtype": task.dtype,
         "searched_all": ranked.searched_all,
         "floor_seconds": ranked.floor_seconds,
