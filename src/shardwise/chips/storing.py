@@ -103,10 +103,9 @@ def _calibration(entry: Any, name: str) -> Calibration:
 def written(chip: Hardware) -> str:
     """A hardware as TOML, which `read` reads back as it is.
 
-        >>> from shardwise.chips import hardware
-    from shardwise.steps import COLLECTIVES
-        >>> read(written(hardware("h100"))) == hardware("h100")
-        True
+    >>> from shardwise.chips import hardware
+    >>> read(written(hardware("h100"))) == hardware("h100")
+    True
     """
     return "\n".join(_lines(chip)) + "\n"
 

@@ -76,6 +76,11 @@ class LookupPlace:
         return tuple(replace(self, program=program) for program in self.programs)
 
     @property
+    def around(self) -> LookupPlace:
+        """Itself: there is no torus."""
+        return self
+
+    @property
     def unchunked(self) -> LookupPlace:
         """Itself: it has no rings."""
         return self

@@ -115,10 +115,16 @@ class MatmulPlace:
 
     @property
     def unchunked(self) -> MatmulPlace:
-        """With rings in place of tori, and blocks whole: less to compile, and as fast where a step overlaps the transfers."""
+        """With the blocks of rings whole: fewer matmuls to compile, and where a step hides the transfers as fast."""
         in_parts = None if self.in_parts is None else self.in_parts.unchunked
         program = self.program.with_steps(tuple(map(_unchunked, self.program.steps)))
         return replace(self, program=program, in_parts=in_parts)
+
+    @property
+    def around(self) -> MatmulPlace:
+        """With rings in place of tori: much less to compile, and as fast where a step overlaps the transfers."""
+        in_parts = None if self.in_parts is None else self.in_parts.around
+        return replace(self, program=self.program.with_steps(tuple(map(_around, self.program.steps))), in_parts=in_parts)
 
     @property
     def joined(self) -> tuple[tuple[Part, ...] | None, tuple[Part, ...] | None]:
@@ -257,9 +263,11 @@ class MatmulPlace:
         return sizes_padded_on(self.task.equation, self.task.sizes, self.task.mesh) != dict(self.task.sizes)
 
 
+def _around(step: Step) -> Step:
+    return replace(step, way="bidirectional", chunks=1) if goes_along_sides(step) else step  # type: ignore[call-arg]
+
+
 def _unchunked(step: Step) -> Step:
-    if goes_along_sides(step):
-        return replace(step, way="bidirectional", chunks=1)  # type: ignore[call-arg]
     return replace(step, chunks=1) if isinstance(step, GatherEinsum | EinsumScatter) else step
 
 

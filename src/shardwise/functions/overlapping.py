@@ -64,8 +64,8 @@ def overlap(
         on: devices that need not be attached, as `"v5e:4x4"`; by default those of the mesh.
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
         seconds: at most, for variants beyond the function as it is (with the compiler's own rings and without),
-            two with every place changed, one with rings in place of tori and their blocks whole, one more where rings bring
-            operands in parts, and one with its lookups alone.
+            two with every place changed, one with the blocks of rings whole, one with rings where tori are planned, one more
+            where rings bring operands in parts, and one with its lookups alone.
         compile_times: how many times as long as the function as it is what is changed may compile, in seconds of a processor;
             what compiles in less than 5 is never too long. `math.inf` for whatever runs fastest.
 
@@ -169,9 +169,9 @@ class _Search:
     """Variants of a function, compiled: the places that each changes, with which options, and how long a call of it takes.
 
     Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
-    without, two with every place changed (three, where neither is faster), one with rings in place of tori and their blocks
-    whole, one with operands in parts where rings bring such, and one with its lookups. None is kept that compiles more than
-    `compile_times` as long as the function as it is.
+    without, two with every place changed (three, where neither is faster), one with the blocks of rings whole, one with rings
+    where tori are planned, one with operands in parts where rings bring such, and one with its lookups. None is kept that
+    compiles more than `compile_times` as long as the function as it is.
     """
 
     function: Callable[..., Any]
@@ -247,6 +247,7 @@ class _Search:
         changed = self._known(together, plain) if places else plain
         whole = _Kept(self, together, changed).or_faster(_untold(together), changed)  # the fastest with every place changed
         cut, whole = whole, whole.or_faster(_unchunked(whole.choice), changed)
+        whole = whole.or_faster(_around(whole.choice), changed)
         whole = whole.or_faster(_in_parts(whole.choice), changed)
         kept = _Kept(self, none, plain).or_faster(whole.choice, changed)
         if any(lookups):
@@ -316,8 +317,10 @@ class _Kept:
         return any(isinstance(each, MatmulPlace) and each.parts_of for each in self.choice)
 
     def alike(self, choice: list[Place | None]) -> list[Place | None]:
-        """A choice that is told as this one, and in which operands come in parts, and blocks are whole, if they are in this."""
+        """A choice that is told as this one, and in which operands come in parts, blocks are whole and rings are in place of
+        tori, if they are in this."""
         choice = self.told(_in_parts(choice) if self.is_in_parts else choice)
+        choice = _around(choice) if self.choice == _around(self.choice) else choice
         return _unchunked(choice) if self.choice == _unchunked(self.choice) else choice
 
     def or_faster(self, choice: list[Place | None], options: Options) -> _Kept:
@@ -332,8 +335,13 @@ def _untold(choice: Sequence[Place | None]) -> list[Place | None]:
 
 
 def _unchunked(choice: Sequence[Place | None]) -> list[Place | None]:
-    """The same places, with rings in place of tori, and their blocks whole."""
+    """The same places, with the blocks of rings whole."""
     return [None if place is None else place.unchunked for place in choice]
+
+
+def _around(choice: Sequence[Place | None]) -> list[Place | None]:
+    """The same places, with rings in place of tori."""
+    return [None if place is None else place.around for place in choice]
 
 
 def _in_parts(choice: Sequence[Place | None]) -> list[Place | None]:
@@ -354,7 +362,7 @@ def _otherwise(place: Place, now: Place | None) -> Iterator[Place]:
     ways = place.ways[::-1] if now is not None and now.is_brought else place.ways
     whole = now is not None and now == now.unchunked
     for way in ways:
-        yield from dict.fromkeys((way.unchunked, way) if whole else (way, way.unchunked))
+        yield from dict.fromkeys((way.unchunked, way, way.around) if whole else (way, way.unchunked, way.around))
 
 
 def _at_once(places: Sequence[Place]) -> Iterator[list[Place | None]]:
