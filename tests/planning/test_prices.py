@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from shardwise.chips import hardware
 from shardwise.chips.algorithms import used_routes
 from shardwise.chips.interconnect import Interconnect
 from shardwise.chips.links import collective_seconds, pricer
+from shardwise.chips.topology import Topology
 from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from shardwise.notation import parse
 from shardwise.planning.cost import estimate
 from shardwise.planning.prices import AMONG_ZEROS, Costs
 from shardwise.planning.problem import costs_of, problem
-from shardwise.planning.ranking import rank
+from shardwise.planning.ranking import rank, ranked
 from shardwise.planning.tiles import Blocks, blocks_of, memory_order, scattered_rows
 from shardwise.program import Program
 from shardwise.steps import AllGather, AllReduce, Einsum, GatherEinsum, Slice
@@ -184,6 +187,16 @@ def test_blocks_that_stand_apart_cost_less_than_a_sum(target, apart):
 def test_whole_rows_that_end_within_a_tile_stand_apart_on_chips_of_two_cores_only():
     ragged, even = (blocks_of("reduce-scatter", (0, 0), (8 * rows, 512), (rows, 512)) for rows in (50, 48))
     assert [each.stands_apart(cores) for each in (ragged, even) for cores in (1, 2)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("target", ["v4:16x16x16", "v5p:16x16x16", "v5p:16x20x28", "v5e:16x16", "v6e:16x16"])
+def test_whole_pods_are_planned(target):
+    """Over so many devices a chunk of a scatter has less than a tile."""
+    size = Topology.parse(target).size
+    sizes = {"I": 8 * size, "J": 8 * size, "K": 4096}
+    task = problem(parse("A[I, J_x] · B[J_x, K] -> C[I_x, K]"), sizes, f"x={size}", target)
+    found = ranked(task)
+    assert 0 < found.floor_seconds <= found.best.estimate.seconds < math.inf
 
 
 def test_padded_blocks_cost_what_they_move_beyond():

@@ -102,7 +102,7 @@ class Costs:
         compiler = self.hardware.compiler
         if compiler is None or not blocks.rows or self.interconnect.shape is None or self.hardware.devices_per_chip > 1:
             return 1.0
-        most = int(compiler.scattered_tiles.value / (self.mesh.extent(axes) + 4))
+        most = max(1, int(compiler.scattered_tiles.value / (self.mesh.extent(axes) + 4)))
         return scattered_rows(blocks.rows, blocks.columns, most) / blocks.rows
 
     def _scatter(self, axes: Axes, in_bytes: float, out_bytes: float, blocks: Blocks) -> float:
