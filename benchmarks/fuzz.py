@@ -20,7 +20,7 @@ from benchmarks.equations import Case, grown, padded, random_arrays, random_case
 from shardwise.errors import LayoutError
 from shardwise.notation import parse
 from shardwise.planning.problem import problem
-from shardwise.planning.ranking import Candidate, rank
+from shardwise.planning.ranking import Candidate, Ranking, promised, ranking
 from shardwise.reference import run
 from shardwise.steps import kind
 
@@ -75,17 +75,17 @@ def check(seed: int, counts: collections.Counter[str]) -> str:
     return f"seed {seed} holds: {odd or case}"
 
 
-def plans(case: Case) -> tuple[Candidate, ...]:
-    return rank(problem(parse(str(case.equation)), case.sizes, case.mesh, case.hardware))
+def plans(case: Case) -> Ranking:
+    return ranking(problem(parse(str(case.equation)), case.sizes, case.mesh, case.hardware))
 
 
 def check_even(random: Random, case: Case, *, every: bool, counts: collections.Counter[str]) -> None:
     arrays = random_arrays(random, case)
     wanted = whole(case.equation, arrays)
     ranked = plans(case)
-    seconds = [candidate.estimate.seconds for candidate in ranked]
+    seconds = [promised(candidate, ranked.task) for candidate in ranked]
     assert seconds == sorted(seconds), f"candidates are not in order: {seconds}"
-    for candidate in ranked if every else ranked[:1]:
+    for candidate in ranked.candidates if every else (ranked.best,):
         compare(case, candidate, run(candidate.program, *arrays), wanted)
         counts["programs run"] += 1
         counts.update(f"{kind(step)} steps" for step in candidate.program.steps)
@@ -100,7 +100,7 @@ def check_uneven(random: Random, case: Case, counts: collections.Counter[str]) -
     wanted = whole(case.equation, arrays)
     even = padded(case)
     filled = [grown(a, [even.sizes[d] for d in o.dims]) for a, o in zip(arrays, case.equation.operands, strict=True)]
-    best = plans(even)[0]
+    best = plans(even).best
     compare(even, best, run(best.program, *filled), grown(wanted, [even.sizes[d] for d in case.equation.result.dims]))
     counts["uneven padded"] += 1
 

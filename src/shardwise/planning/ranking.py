@@ -17,7 +17,6 @@ from shardwise.notation import Operand
 from shardwise.planning.candidates import KEPT, Candidate, fits, priced
 from shardwise.planning.choosing import Fusing, by_rings, overlapped
 from shardwise.planning.cost import Shards, result_copied
-from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.shortcuts import Shortcut, shortcuts
 from shardwise.planning.stages import LackingMemoryError, Programs, programs_of
@@ -72,13 +71,13 @@ def ranking(task: Problem) -> Ranking:
         found += by_rings(fusing, min(along, key=lambda each: each.estimate.seconds))
     # Where transfers hide behind nothing, who asks for a ring is to see the one that gathers and multiplies.
     first = _is_ring if task.hardware.shared and task.overlap in (*WAYS, TORUS) else lambda _: True
-    best = tuple(sorted(found, key=lambda each: (not first(each.program), _promised(each, prices.costs)))[:KEPT])
+    best = tuple(sorted(found, key=lambda each: (not first(each.program), promised(each, task)))[:KEPT])
     return Ranking(task, best, plain.searched_all and sources.searched_all, min(plain.floor_seconds, sources.floor_seconds))
 
 
-def _promised(candidate: Candidate, costs: Costs) -> float:
+def promised(candidate: Candidate, task: Problem) -> float:
     """The seconds by which a candidate is ranked: one that overlaps has to promise more than its estimates are often off by."""
-    wary = costs.hardware.compiler is not None and candidate.program.overlaps
+    wary = task.hardware.compiler is not None and candidate.program.overlaps
     return candidate.estimate.seconds * (OVERLAPPED if wary else 1.0)
 
 
