@@ -60,8 +60,15 @@ class Program:
     _states: tuple[dict[str, Layout], ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for end in range(AT_ONCE, len(self.steps) + AT_ONCE + 1, AT_ONCE):
-            object.__setattr__(self, "_states", _states_of(self.mesh, self.inputs, self.steps[:end]))
+        object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
+        object.__setattr__(self, "steps", tuple(self.steps))
+        try:
+            for end in range(AT_ONCE, len(self.steps) + AT_ONCE + 1, AT_ONCE):
+                object.__setattr__(self, "_states", _states_of(self.mesh, self.inputs, self.steps[:end]))
+        except TypeError as error:
+            if "unhashable" not in str(error):
+                raise
+            raise ProgramError(f'{error}: write axes as tuples, as in AllGather("A", "I", ("x",))') from None
         if len({name for name, _ in self.inputs}) < len(self.inputs):
             raise ProgramError(f"inputs share a name: {', '.join(name for name, _ in self.inputs)}")
         if self.output not in self.states()[-1]:

@@ -10,7 +10,8 @@ import pytest
 from refusals import AXES, refusal, told
 
 import shardwise as sw
-from shardwise.errors import HardwareError, LayoutError, NotationError, PlanError, ShardwiseError
+from shardwise.errors import HardwareError, LayoutError, NotationError, PlanError, ProgramError, ShardwiseError
+from shardwise.steps import AllGather
 
 # The door adds equation, sizes and mesh to the reason.
 
@@ -236,3 +237,11 @@ def test_a_mesh_of_five_axes():
 def test_names_of_any_script():
     equation = sw.parse("\u05d0[\u05d1_x, \u5bbd] -> \u0395[\u5bbd, \u05d1]")
     assert sw.parse(str(equation)) == equation
+
+
+def test_a_program_by_hand_takes_lists_and_says_what_must_be_a_tuple():
+    inputs, mesh = [["A", sw.Layout.parse("I_x, J")]], sw.Mesh.parse("x=2")
+    program = sw.Program(mesh, inputs, [AllGather("A", "I", ("x",))], "A")  # type: ignore[arg-type]
+    assert program == sw.Program(mesh, (("A", sw.Layout.parse("I_x, J")),), (AllGather("A", "I", ("x",)),), "A")
+    with pytest.raises(ProgramError, match=r"write axes as tuples, as in AllGather\(\"A\", \"I\", \(\"x\",\)\)"):
+        sw.Program(mesh, inputs, [AllGather("A", "I", ["x"])], "A")  # type: ignore[arg-type]
