@@ -186,6 +186,18 @@ def test_what_compiles_too_long_is_not_kept_but_said(most: float, quick: float, 
     )
 
 
+@pytest.mark.parametrize(("most", "several"), [(1.5, 0), (2.0, 1), (3.0, 2), (3.5, 3), (4.5, 4), (math.inf, 5)])
+def test_as_many_places_are_changed_as_compile_in_time(most: float, several: int, monkeypatch):
+    """By clocks of the test: one place alone gains nothing, so that only what is left of all of them shows the way."""
+
+    def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:
+        search.compiled[kept, options] = compiled_in(10.0 + 8.0 * len(kept) + len(kept) ** 2 / 10)
+        return 100.0 - max(0, len(kept) - 1) - 0.1 * bool(kept)
+
+    monkeypatch.setattr(overlapping._Search, "_compiled", compiled)
+    assert len(sw.overlap(step, *arguments(), on=ON, seconds=60, compile_times=most).changes) == several
+
+
 @pytest.mark.parametrize("gained", [-1, 1])
 def test_blocks_of_rings_are_whole_where_that_is_faster(gained: int, monkeypatch):
     def compiled(search: Any, kept: tuple[MatmulPlace, ...], options: Any) -> float:

@@ -65,7 +65,7 @@ def overlap(
         mesh: `"x=4, y=4"` or a JAX mesh; by default that of the arguments, or the one in force.
         seconds: at most, for variants beyond the function as it is (with the compiler's own rings and without),
             two with every place changed, one with the blocks of rings whole, one with rings where tori are planned, one more
-            where rings bring operands in parts, and one with its lookups alone.
+            where rings bring operands in parts, one with its lookups alone, and one with as many places as compile in time.
         compile_times: how many times as long as the function as it is what is changed may compile, in seconds of a processor;
             what compiles in less than 5 is never too long. `math.inf` for whatever runs fastest.
 
@@ -221,7 +221,11 @@ class _Search:
     def too_long(self, variant: Variant) -> bool:
         """Whether it takes too long to compile; never where that is not known."""
         before, after = self.compile_seconds(((), ())), self.compile_seconds(variant)
-        return before is not None and after is not None and after > max(QUICK, self.compile_times * before)
+        return before is not None and after is not None and after > self.longest(before)
+
+    def longest(self, before: float) -> float:
+        """The seconds that what is changed may compile, from those of the function as it is."""
+        return max(QUICK, self.compile_times * before)
 
     def note_slower_to_compile(self, kept: Variant) -> None:
         """Say what would be faster than what is kept, if it might compile longer."""
@@ -255,6 +259,7 @@ class _Search:
         if None in kept.choice:
             whole = whole.or_faster(whole.alike([place.first for place in places]), changed)
         self.until = time.monotonic() + self.most_seconds
+        whole = whole.in_time(places)
         parts = _in_parts(cut.choice) if whole.is_in_parts else cut.choice
         costly = cut.standing[0] and cut.standing[1] < whole.standing[1]  # faster, but too long to compile
         for number in range(len(places)) if costly else ():  # as many blocks cut as compile in time
@@ -307,6 +312,25 @@ class _Kept:
         variant = _chosen(self.choice), self.options
         seconds = self.search.seconds(*variant)
         return self.search.too_long(variant), seconds
+
+    def in_time(self, places: Sequence[Place]) -> _Kept:
+        """Itself; or, if it compiles too long, as many of its places as do not, those that gain most: found by halves."""
+        search, changed = self.search, [n for n, each in enumerate(self.choice) if each is not None]
+        before, after = (search.compile_seconds(each) for each in (((), ()), (_chosen(self.choice), self.options)))
+        if not self.standing[0] or before is None or after is None:
+            return self
+        changed.sort(key=lambda number: -places[number].gain)
+        kept, fewest, most = self, 0, len(changed)
+        count = int(most * (search.longest(before) - before) / (after - before))  # if each compiled as long as any other
+        while fewest + 1 < most:
+            count = min(max(count, fewest + 1), most - 1)
+            tried = [each if number in changed[:count] else None for number, each in enumerate(self.choice)]
+            kept = kept.or_faster(tried, self.options)
+            fewest, most = (fewest, count) if _Kept(search, tried, self.options).standing[0] else (count, most)
+            count = (fewest + most) // 2
+            if search.late:
+                break
+        return kept
 
     def told(self, choice: list[Place | None]) -> list[Place | None]:
         """A choice in which the compiler is told how arrays lie as it is in this one."""
