@@ -170,8 +170,8 @@ class _Search:
 
     Those after the first are compiled in `most_seconds`: the first are the function as it is, with the compiler's own rings and
     without, two with every place changed (three, where neither is faster), one with the blocks of rings whole, one with rings
-    where tori are planned, one with operands in parts where rings bring such, and one with its lookups. None is kept that
-    compiles more than `compile_times` as long as the function as it is.
+    where tori are planned, one with operands in parts where rings bring such, one with its lookups, and one with fewer places
+    where all compile too long. None is kept that compiles more than `compile_times` as long as the function as it is.
     """
 
     function: Callable[..., Any]
