@@ -164,6 +164,11 @@ def goes_along_sides(step: Step) -> bool:
     return isinstance(step, GatherEinsum | EinsumScatter | EinsumGather) and isinstance(step.way, Sides)
 
 
+def way_name(step: Fused) -> str:
+    """The way of a fused step as `overlap=` names it: `ring`, `bidirectional`, `folded`, `torus`, or `rotate`."""
+    return TORUS if goes_along_sides(step) else getattr(step, "way", "rotate")
+
+
 def einsum_of(step: Step) -> Einsum | None:
     """The local einsum of a step, fused or not; None where there is none."""
     return step if type(step) is Einsum else getattr(step, "einsum", None)  # asked so often that unions of types take too long

@@ -15,7 +15,7 @@ from shardwise.chips.storing import written
 from shardwise.chips.topology import Topology
 from shardwise.errors import HardwareError, MeshError
 from shardwise.mesh import Mesh
-from shardwise.planning.bounds import moving_floor
+from shardwise.planning.bounds import moving_lower_bound
 from shardwise.planning.problem import costs_on
 
 NAMES = ("v5e:2x2*2", "v5e:2x4*4", "v5p:2x2x2*2", "v6e:4x4*3", "v7x:2x2x1*2")
@@ -127,4 +127,4 @@ def test_the_figure_is_written_and_read_again():
 def test_no_gather_is_faster_than_the_floor_of_what_must_move(axes):
     costs, whole = costs_on("v5e:2x4*2", Mesh.parse("s=2, x=8"), "bfloat16"), 2**28
     gathered = costs.collective("all-gather", axes, whole / costs.mesh.extent(axes), whole)
-    assert 0 < moving_floor(costs, {"I": whole // 2}, ("I",), ((axes,), ()), (((),), ())) <= gathered
+    assert 0 < moving_lower_bound(costs, {"I": whole // 2}, ("I",), ((axes,), ()), (((),), ())) <= gathered

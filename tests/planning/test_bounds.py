@@ -16,7 +16,7 @@ from shardwise.errors import PlanError
 from shardwise.layout import splits
 from shardwise.notation import parse
 from shardwise.planning import stages
-from shardwise.planning.bounds import einsum_floor, floor_of, moving_floor
+from shardwise.planning.bounds import einsum_lower_bound, lower_bound_of, moving_lower_bound
 from shardwise.planning.explain import facts
 from shardwise.planning.graph import Scope, arrangements, moves, moves_into, state_of
 from shardwise.planning.orders import Leaf, all_orders, few_orders
@@ -141,7 +141,7 @@ def test_no_change_of_layout_is_faster_than_its_floor(kind):
             continue
         fastest = Brute(task).best()
         costs = costs_of(task)
-        floor = moving_floor(costs, task.sizes, operand.dims, state_of(operand.layout), state_of(result.layout))
+        floor = moving_lower_bound(costs, task.sizes, operand.dims, state_of(operand.layout), state_of(result.layout))
         assert fastest is None or floor <= fastest[0] * (1 + 1e-9), case
 
 
@@ -175,9 +175,9 @@ def test_the_few_orders_hold_the_cheapest_of_all():
         result = tuple(sorted({dim for each in names[:2] for dim in each}))
         task = problem(parse(f"{equation} -> R[{', '.join(result)}]"), sizes, "x=2", "tpu-v5e")
         leaves = [Leaf(at, operand.dims, state_of(operand.layout)) for at, operand in enumerate(task.equation.operands)]
-        few = few_orders(leaves, result, sizes, functools.partial(einsum_floor, sizes=sizes, costs=costs_of(task)))
+        few = few_orders(leaves, result, sizes, functools.partial(einsum_lower_bound, sizes=sizes, costs=costs_of(task)))
         every = all_orders(leaves, result)
-        floors = [floor_of(orders, task.equation.result, sizes, costs_of(task)).seconds for orders in (few, every)]
+        floors = [lower_bound_of(orders, task.equation.result, sizes, costs_of(task)).seconds for orders in (few, every)]
         assert floors[0] == pytest.approx(floors[1], rel=1e-12)
         assert len(few.values) <= len(every.values)
 

@@ -27,7 +27,7 @@ from shardwise.functions.sights import Left, Sight, Where, mesh_in_force, part_o
 from shardwise.intent.flowgraph import Graph
 from shardwise.layout import Axes, Layout
 from shardwise.notation import Equation, Operand
-from shardwise.planning.bounds import moving_floor
+from shardwise.planning.bounds import moving_lower_bound
 from shardwise.planning.graph import state_of
 from shardwise.planning.prices import ITEM_BYTES, Costs
 from shardwise.planning.problem import Problem, costs_of, hardware_on, problem
@@ -350,18 +350,18 @@ class _Planner:
     def _floor(self, there: Mapping[str, Axes]) -> float:
         """Seconds that no program with dimensions there is faster than; infinitely many where they do not divide."""
         try:
-            return self._local(there) + math.fsum(map(self._moving_floor, self._moves(there)))
+            return self._local(there) + math.fsum(map(self._moving_lower_bound, self._moves(there)))
         except LayoutError:
             return math.inf
 
-    def _moving_floor(self, move: _Move) -> float:
+    def _moving_lower_bound(self, move: _Move) -> float:
         """The seconds of a move, once it is planned; and those that no program for it is faster than."""
         if (known := self.known.get(move)) is not None:
             return known[1]
         for layout in (move.before, move.after):
             layout.shard_shape(self.task.sizes, self.task.mesh)
         state, wanted = state_of(move.before), state_of(move.after)
-        return moving_floor(self.prices(move), self.task.sizes, move.before.names, state, wanted)
+        return moving_lower_bound(self.prices(move), self.task.sizes, move.before.names, state, wanted)
 
     def prices(self, move: _Move) -> Costs:
         """The prices of steps that move an array of its dtype."""

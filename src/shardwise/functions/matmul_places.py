@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from shardwise.notation import sizes_padded_on
 from shardwise.planning.problem import Problem
 from shardwise.planning.ranking import Candidate
 from shardwise.program import Program
-from shardwise.steps import TORUS, EinsumGather, EinsumScatter, Fused, GatherEinsum, Step, describe, goes_along_sides
+from shardwise.steps import EinsumGather, EinsumScatter, Fused, GatherEinsum, Step, describe, goes_along_sides, way_name
 
 if TYPE_CHECKING:
     from shardwise.runtime.arriving import Arriving
@@ -115,16 +115,18 @@ class MatmulPlace:
 
     @property
     def unchunked(self) -> MatmulPlace:
-        """With the blocks of rings whole: fewer matmuls to compile, and where a step hides the transfers as fast."""
-        in_parts = None if self.in_parts is None else self.in_parts.unchunked
-        program = self.program.with_steps(tuple(map(_unchunked, self.program.steps)))
-        return replace(self, program=program, in_parts=in_parts)
+        """With the blocks of rings whole: fewer matmuls to compile, and as fast where a step overlaps the transfers."""
+        return self._with(_unchunked)
 
     @property
     def around(self) -> MatmulPlace:
         """With rings in place of tori: much less to compile, and as fast where a step overlaps the transfers."""
-        in_parts = None if self.in_parts is None else self.in_parts.around
-        return replace(self, program=self.program.with_steps(tuple(map(_around, self.program.steps))), in_parts=in_parts)
+        return self._with(_around)
+
+    def _with(self, form: Callable[[Step], Step]) -> MatmulPlace:
+        """With another form of each step."""
+        in_parts = None if self.in_parts is None else self.in_parts._with(form)
+        return replace(self, program=self.program.with_steps(tuple(map(form, self.program.steps))), in_parts=in_parts)
 
     @property
     def joined(self) -> tuple[tuple[Part, ...] | None, tuple[Part, ...] | None]:
@@ -139,10 +141,8 @@ class MatmulPlace:
     @property
     def overlap(self) -> str:
         """How a transfer runs behind the matmul, as `overlap=` names it; `"none"` where none does."""
-        found = next((step for step in self.program.steps if isinstance(step, Fused) and not _is_background(step)), None)
-        if found is None:
-            return "none"
-        return TORUS if goes_along_sides(found) else getattr(found, "way", "rotate")
+        found = (step for step in self.program.steps if isinstance(step, Fused) and not _is_background(step))
+        return next(map(way_name, found), "none")
 
     @property
     def described(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""What no program of a stage is faster than.
+"""Lower bounds of the seconds of a stage's programs.
 
-Its einsums take at least what the cheapest order takes if nothing had to be moved; a change of layout at least the bytes that a
-device lacks, over all the links that it has.
+Einsums take at least what the cheapest order takes if nothing has to be moved. A change of layout takes at least the bytes
+that a device lacks, over all the links that it has.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ToGo = tuple[Callable[[State], float], Callable[[State], float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """Seconds that no program is faster than, whether matmuls overlap the transfers or not.
+class LowerBound:
+    """A lower bound of the seconds of programs, whether matmuls overlap the transfers or not.
 
     Where one array changes its layout, `to_go` says of a layout what is left from there, and what it took to get there.
     """
@@ -35,30 +35,32 @@ class Floor:
     to_go: ToGo | None = None
 
 
-def floor_of(orders: Orders, result: Operand, sizes: Mapping[str, int], costs: Costs) -> Floor:
-    """What none of the programs that multiply in some orders is faster than."""
+def lower_bound_of(orders: Orders, result: Operand, sizes: Mapping[str, int], costs: Costs) -> LowerBound:
+    """The lower bound of the programs that multiply in some orders."""
     root = orders.root
     if not isinstance(root, Leaf) or result.free:
-        return Floor(_einsums_floor(orders, sizes, costs))
-    floor, end = functools.partial(moving_floor, costs, sizes, root.names), state_of(result.layout)
-    return Floor(floor(root.state, end), (lambda state: floor(state, end), lambda state: floor(root.state, state)))
+        return LowerBound(_einsums_lower_bound(orders, sizes, costs))
+    least, end = functools.partial(moving_lower_bound, costs, sizes, root.names), state_of(result.layout)
+    return LowerBound(least(root.state, end), (lambda state: least(state, end), lambda state: least(root.state, state)))
 
 
-def _einsums_floor(orders: Orders, sizes: Mapping[str, int], costs: Costs) -> float:
+def _einsums_lower_bound(orders: Orders, sizes: Mapping[str, int], costs: Costs) -> float:
     known: dict[Node, float] = {}
     for node in orders.values:
+        if isinstance(node, Leaf):
+            known[node] = 0.0
+            continue
         known[node] = min(
-            (
-                einsum_floor([child.names for child in way], node.names, sizes, costs) + sum(known[child] for child in way)
-                for way in (() if isinstance(node, Leaf) else node.ways)
-            ),
-            default=0.0,
+            einsum_lower_bound([child.names for child in way], node.names, sizes, costs) + sum(known[child] for child in way)
+            for way in node.ways
         )
     return known[orders.root]
 
 
-def einsum_floor(operands: Sequence[tuple[str, ...]], names: tuple[str, ...], sizes: Mapping[str, int], costs: Costs) -> float:
-    """What no split of an einsum is faster than: the whole of it, evenly over all devices."""
+def einsum_lower_bound(
+    operands: Sequence[tuple[str, ...]], names: tuple[str, ...], sizes: Mapping[str, int], costs: Costs
+) -> float:
+    """The lower bound of an einsum, however it is split, in seconds: the whole of it, evenly over all devices."""
     devices = costs.mesh.size
     took = costs.item_bytes * sum(math.prod(sizes[dim] for dim in each) for each in operands)
     took = min(took, took * costs.made_item_bytes / costs.item_bytes)  # an operand may be a product
@@ -66,8 +68,8 @@ def einsum_floor(operands: Sequence[tuple[str, ...]], names: tuple[str, ...], si
     return costs.einsum(einsum_flops(operands, names, sizes) / devices, took / devices, made / devices)
 
 
-def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...], before: State, after: State) -> float:
-    """Seconds that no program from one layout to another is faster than.
+def moving_lower_bound(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...], before: State, after: State) -> float:
+    """The lower bound of the programs from one layout to another, in seconds.
 
     However it goes, some device must receive what it has not of its part of the result; and no collective brings a device
     more bytes a second than all its links do. Where partial sums are added up, it has nothing of its part yet:
@@ -78,7 +80,7 @@ def moving_floor(costs: Costs, sizes: Mapping[str, int], names: tuple[str, ...],
     >>> costs = Costs(Interconnect(hardware("h100"), Mesh.parse("x=8")), "bfloat16")
     >>> one, all_ = ((("x",),), ()), (((),), ())
     >>> gathered = costs.collective("all-gather", ("x",), 2**27, 2**30)
-    >>> moving_floor(costs, {"I": 2**29}, ("I",), one, all_) == gathered
+    >>> moving_lower_bound(costs, {"I": 2**29}, ("I",), one, all_) == gathered
     True
     """
     mesh = costs.mesh

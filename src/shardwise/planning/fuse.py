@@ -13,7 +13,6 @@ from shardwise.layout import Layout
 from shardwise.mesh import Sides
 from shardwise.program import Program
 from shardwise.steps import (
-    TORUS,
     WAYS,
     AllGather,
     AllReduce,
@@ -29,6 +28,7 @@ from shardwise.steps import (
     consumed,
     moved_axes,
     touched,
+    way_name,
 )
 
 CHUNKS = (1, 2)  # along the sides of a torus so many for each side
@@ -176,11 +176,9 @@ def forms_of(step: Fused, ways: Sequence[Way] = WAYS) -> Iterator[Fused]:
 def names_of(step: Step) -> frozenset[str]:
     """What `overlap=` may call a step: `ring`, `bidirectional`, `folded`, `torus`, `scatter`, `rotate`."""
     match step:
-        case GatherEinsum(way=way) | EinsumGather(way=way):
-            return frozenset({TORUS if isinstance(way, Sides) else way})
-        case EinsumScatter(way=way):
-            return frozenset({TORUS if isinstance(way, Sides) else way, "scatter"})
-        case RotateEinsum():
-            return frozenset({"rotate"})
+        case EinsumScatter():
+            return frozenset({way_name(step), "scatter"})
+        case GatherEinsum() | EinsumGather() | RotateEinsum():
+            return frozenset({way_name(step)})
         case _:
             return frozenset()

@@ -172,6 +172,7 @@ def _gathering(
     laid = _told([name for name in einsum.operands if name != gather.array], gather.dim, costs, sizes, before)
 
     def make(way: Way, chunks: int) -> Priced:
+        """A ring of so many chunks to a block: matmuls of what has arrived, added up or each laid in its part."""
         width = parts_of(way, chunks)
         events = gather_matmul(n, way, chunks, width)
         cut = local.cut_bytes(gather.dim, _together(events) / width / n, which) / costs.item_bytes
@@ -201,6 +202,7 @@ def _scattering(
     added = local.is_batched and costs.hardware.compiler is not None
 
     def make(way: Way, chunks: int) -> Priced:
+        """A ring of so many chunks to a block: matmuls of the part that is sent on next."""
         along, widths = cut_along(replace(step, way=way, chunks=chunks), before, sizes, costs.mesh)
 
         def multiply(share: float, parts: int = 1) -> float:
@@ -229,6 +231,7 @@ def _pipelined(
     block = local.out[1]
 
     def make(way: Way, chunks: int) -> Priced:
+        """A ring of so many chunks to a result: each part is sent as soon as it is made."""
         form = replace(step, way=way, chunks=chunks)
         along, _ = cut_along(form, before, sizes, costs.mesh)
         splits = _splits_lanes(form, along, costs, sizes, before)

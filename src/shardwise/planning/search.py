@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shardwise.planning.bounds import Floor
+from shardwise.planning.bounds import LowerBound
 from shardwise.planning.graph import Move, Scope, State, Vertex
 from shardwise.planning.joins import Sides, every_pair, few_pairs
 from shardwise.planning.orders import Join, Leaf, Node
@@ -31,7 +31,7 @@ from shardwise.planning.tiles import Order
 
 ENOUGH = 10  # programs are ranked
 NEVER = (math.inf, math.inf)
-NO_FLOOR = Floor()
+UNBOUNDED = LowerBound()
 LONGEST = 6  # layouts that one program passes through: it is found by way of each
 
 
@@ -85,7 +85,7 @@ class Search:
     `budget` is the temporary bytes allowed on each device: the limit less the inputs, or infinity. `frontier` keeps
     slower labels that need less memory, and `lean` looks for the programs that need least instead of the fastest.
 
-    Programs of more than `bound` seconds may be left out, by what none is faster than, the `floor`.
+    Programs of more than `bound` seconds may be left out, by the `lower_bound` of all.
     `scope_of` gives the layouts of a value that are looked at, None for all. Of pairs of layouts that go into an einsum about
     so many as `pairs` are looked at; by default all, in an order that does not depend on what a bound leaves out. `most` is
     how many moves and einsums may be looked at in all. `exact` leaves out every einsum that makes partial sums.
@@ -99,7 +99,7 @@ class Search:
     frontier: bool = False
     lean: bool = False
     bound: float = math.inf
-    floor: Floor = NO_FLOOR
+    lower_bound: LowerBound = UNBOUNDED
     scope_of: Callable[[Node], Scope] | None = None
     pairs: int = 0
     most: float = math.inf
@@ -161,8 +161,8 @@ class Search:
         settled: Table = {}
         nearest: dict[Vertex, tuple[float, float]] = {}
         # What is left of a program beside this value: its einsums, unless one has made the value.
-        to_go = self.floor.to_go
-        furthest = self.bound - (self.floor.seconds if space.given is not None and to_go is None else 0.0)
+        to_go = self.lower_bound.to_go
+        furthest = self.bound - (self.lower_bound.seconds if space.given is not None and to_go is None else 0.0)
         while heap:
             *rank, _, permuting, state, link = heapq.heappop(heap)
             if permuting:
@@ -261,8 +261,8 @@ class Search:
         heap: Heap = [(0.0, 0.0, next(count), False, space.graph.vertex(state), None) for state in self.wanted]
         settled: Table = {}
         nearest: dict[Vertex, tuple[float, float]] = {}
-        fastest, to_go = not self.frontier and not lean, self.floor.to_go
-        furthest = self.bound - (self.floor.seconds if to_go is None else 0.0)
+        fastest, to_go = not self.frontier and not lean, self.lower_bound.to_go
+        furthest = self.bound - (self.lower_bound.seconds if to_go is None else 0.0)
         while heap and (owed or not fastest):
             *rank, _, permuting, state, link = heapq.heappop(heap)
             if len(totals) == enough and nearest_source + rank[0] > -totals[0] and fastest:

@@ -19,7 +19,7 @@ from shardwise.errors import PlanError
 from shardwise.layout import Axes, splits
 from shardwise.notation import Operand
 from shardwise.planning.assembling import assembled, passes, unique
-from shardwise.planning.bounds import Floor, einsum_floor, floor_of
+from shardwise.planning.bounds import LowerBound, einsum_lower_bound, lower_bound_of
 from shardwise.planning.graph import Scope, State, state_of
 from shardwise.planning.orders import ALL_ORDERS, Leaf, Node, Orders, all_orders, few_orders, one_order
 from shardwise.planning.prices import Costs
@@ -81,7 +81,7 @@ class Stage:
 
     def few_orders(self, several: int | None = None) -> Orders:
         """Those that promise most."""
-        price = functools.partial(einsum_floor, sizes=self.dims, costs=self.costs)
+        price = functools.partial(einsum_lower_bound, sizes=self.dims, costs=self.costs)
         return few_orders(self.leaves, self.result.dims, self.dims, price, several)
 
     def every_order(self) -> Orders | None:
@@ -90,9 +90,9 @@ class Stage:
             return self.one_order()
         return all_orders(self.leaves, self.result.dims) if len(self.leaves) <= ALL_ORDERS else None
 
-    def floor(self, orders: Orders) -> Floor:
-        """What none of the programs that multiply in these orders is faster than."""
-        return floor_of(orders, self.result, self.task.sizes, self.costs)
+    def lower_bound(self, orders: Orders) -> LowerBound:
+        """The lower bound of the programs that multiply in these orders."""
+        return lower_bound_of(orders, self.result, self.task.sizes, self.costs)
 
     def scopes(self, orders: Orders, most: int) -> dict[Node, Scope]:
         """Of each value the layouts that are worth a look, so many in all."""
@@ -154,7 +154,7 @@ def searched(stage: Stage) -> Searched:
             found = search.candidates()
             if not found:
                 _fail(stage, every, None)
-            return Searched(every, found, True, search.floor.seconds)
+            return Searched(every, found, True, search.lower_bound.seconds)
     return _widening(stage, every if looks <= BOUNDED else None)
 
 
@@ -178,7 +178,7 @@ def _search(
         pairs = ALL_IN_ORDER if math.isinf(bound) else sys.maxsize
     wanted = wanted_states(stage.result, stage.task, None if scopes is None else scopes[orders.root])
     return Search(
-        stage.costs, stage.task.sizes, orders.root, wanted, stage.budget, frontier, lean, bound, stage.floor(orders),
+        stage.costs, stage.task.sizes, orders.root, wanted, stage.budget, frontier, lean, bound, stage.lower_bound(orders),
         None if scopes is None else scopes.__getitem__, pairs, most, stage.task.exact,
     )  # fmt: skip
 
@@ -187,7 +187,7 @@ def _widening(stage: Stage, every: Orders | None) -> Searched:
     """Searches of more and more layouts, each for what may be faster than the programs found before."""
     alone = stage.task.exact or len(stage.leaves) > IN_SUBSETS
     few = stage.one_order() if alone else stage.few_orders()
-    narrow, floor = stage.scopes(few, NARROW), stage.floor(few).seconds
+    narrow, floor = stage.scopes(few, NARROW), stage.lower_bound(few).seconds
     found, looks = _candidates(stage, few, narrow, [], 0)
     if every is not None:
         with contextlib.suppress(TooMany):

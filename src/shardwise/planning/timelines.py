@@ -66,7 +66,7 @@ def estimated_timeline(program: Program, estimate: Estimate, task: Problem) -> T
     for span in spans:
         if span.kind != "wait":
             lanes[span.lane] = lanes.get(span.lane, 0.0) + span.seconds
-    peak = costs.hardware.flops(task.dtype, task.mesh)
+    peak = costs.flops_per_s
     return Timeline(
         name=str(task.equation),
         hardware=task.hardware.name if task.topology is None else str(task.topology),
