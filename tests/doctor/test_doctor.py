@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import time
 from typing import Any
 
 import jax
@@ -284,7 +283,7 @@ def test_a_changed_layout_is_propagated_again():
 
 
 @pytest.mark.slow
-def test_twenty_four_unrolled_layers_take_seconds_and_memory_grows_with_them():
+def test_time_and_memory_grow_with_unrolled_layers_and_no_faster():
     code = """
 import resource, sys, time, jax, jax.numpy as jnp, shardwise as sw
 sys.path[:0] = {paths!r}
@@ -308,17 +307,15 @@ print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
             [sys.executable, "-c", code.format(paths=paths), str(layers)], capture_output=True, text=True, check=True
         )
         figures[layers] = [float(figure) for figure in done.stdout.split()]
-    assert figures[24][0] < 20, "seconds of a processor"
+    assert figures[24][0] < 8 * figures[6][0], "seconds of a processor: four times the layers, not sixteen times the time"
     assert figures[24][1] < 2 * figures[6][1], "memory of the process"
 
 
 def test_nothing_is_compiled_without_a_target(monkeypatch: pytest.MonkeyPatch):
     compiled: list[Any] = []
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_, **__: compiled.append(1))
-    started = time.perf_counter()
     sw.doctor(lambda a: a.sum(), laid(AUTO, (8,), "x"), hardware=CHIP)
     assert compiled == []
-    assert time.perf_counter() - started < 60
 
 
 def test_the_mesh_is_that_of_the_function_where_no_other_is_known():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -155,11 +154,9 @@ def test_an_audit_is_drawn_with_its_table_and_its_findings():
     assert any(isinstance(part, Lanes) for part in picture.parts)
 
 
-def test_thin_bars_are_joined_and_many_are_drawn_quickly():
+def test_thin_bars_are_joined_however_many_there_are():
     bars = tuple(Bar(n / 20_000, (n + 0.9) / 20_000, "matmul", f"p{n}") for n in range(20_000))
-    start = time.process_time()
     drawn = svg(Picture("t", "d", (Lanes("t", (Lane("compute", bars),), (), (("matmul", "matmuls"),)),)))
-    assert time.process_time() - start < 1
     assert len(drawn) < 100_000
     kept = joined(bars, 0.001)
     assert kept[0].start == 0
