@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from shardwise.errors import SHOWN_CHARACTERS, NotationError, one_line, pointed, quoted
+from shardwise.errors import SHOWN_CHARACTERS, LayoutError, NotationError, one_line, pointed, quoted
 from shardwise.grammar import ARRAY_NAME, Reader, Written
 from shardwise.layout import Layout, padded_size, subscript
 from shardwise.mesh import LARGEST, Mesh, whole_number
@@ -39,12 +39,15 @@ class Equation:
 
     >>> str(parse("A[I_x,J]*B[J,K] -> C[I_x,K]"))
     'A[I_x, J] · B[J, K] -> C[I_x, K]'
+
+    In canonical form `written` is the equation as it was written, with its axes of size 1.
     """
 
     operands: tuple[Operand, ...]
     result: Operand
     via: tuple[Operand, ...] = ()
     text: str = field(default="", compare=False, repr=False)
+    written: Equation | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         left = " · ".join(str(operand) for operand in self.operands)
@@ -75,8 +78,30 @@ class Equation:
             return Operand(operand.name, operand.layout.on(mesh), operand.free)
 
         return Equation(
-            tuple(map(canonical, self.operands)), canonical(self.result), tuple(map(canonical, self.via)), self.text
-        )
+            tuple(map(canonical, self.operands)), canonical(self.result), tuple(map(canonical, self.via)), self.text,
+            self.written or self,
+        )  # fmt: skip
+
+    def as_written(self, layout: Layout, mesh: Mesh) -> Layout:
+        """A layout of the result, with axes of size 1 as the result is written with them; where it is free, as an operand is.
+
+        >>> mesh = Mesh.parse("x=1, y=4")
+        >>> equation = parse("A[I_{x,y}, J] · B[J, K] -> C[I_{x,y}, K]").on(mesh)
+        >>> print(equation.result, equation.as_written(equation.result.layout, mesh))
+        C[I_y, K] [I_{x,y}, K]
+        """
+        if self.written is None:
+            return layout
+        dims = []
+        for dim, axes in layout.dims:
+            said = self.written.operands if dim in self.result.free else (self.written.result,)
+            forms = (operand.layout.axes_of(dim) for operand in said if dim in operand.dims)
+            alike = (form for form in forms if Layout(((dim, form),)).on(mesh).axes == axes)
+            dims.append((dim, next(alike, axes)))
+        try:
+            return Layout(tuple(dims), layout.unreduced)
+        except LayoutError:  # two operands have the same axis of size 1 on two dimensions
+            return layout
 
     def _fail_axis(self, axis: str, mesh: Mesh) -> NoReturn:
         text = self.text or str(self)

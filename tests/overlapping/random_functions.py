@@ -64,3 +64,59 @@ def _operation(chance: random.Random, mesh: Any, held: list[Any]) -> Any:
         case _:
             made = jax.jit(lambda a, b: a @ b / SIZE + a)(one, other)
     return constrained(chance, mesh, made) if chance.random() < 0.5 else made
+
+
+# Under Explicit axes every type says its layout, with the axes of size 1 as they are written.
+
+
+def drawn_typed(seed: int, mesh: Any) -> tuple[Callable[..., Any], list[PartitionSpec]]:
+    """The same of a mesh of Explicit axes: what comes next asks for the very type of what was before."""
+    chance = random.Random(seed)
+    layouts = [spec(chance, mesh.axis_names, 2) for _ in range(4)]
+    program = chance.random()
+
+    def function(*matrices: Any) -> Any:
+        again = random.Random(f"{seed} {program}")
+        held = list(matrices)
+        for _ in range(again.randint(3, 5)):
+            held.append(_typed_operation(again, mesh, held))
+        return sum(jnp.sin(array).mean() for array in held[-2:])
+
+    return function, layouts
+
+
+def _typed_operation(chance: random.Random, mesh: Any, held: list[Any]) -> Any:
+    one, other = chance.choice(held), chance.choice(held)
+    made = _typed_matmul(chance, mesh, one, other)
+    match chance.randrange(4):
+        case 0:
+            return jax.shard_map(jnp.tanh, in_specs=(here := jax.typeof(made).sharding.spec,), out_specs=here)(made)
+        case 1:
+            return jnp.tanh(made) + made
+        case 2:
+            rows, columns = jax.typeof(other).sharding.spec
+            there = PartitionSpec(_beside(rows, columns), columns)
+
+            def turn(carried: Any, _: None) -> tuple[Any, None]:
+                return carried + _matmul(carried, other, there), None
+
+            carried, _ = jax.lax.scan(turn, jax.sharding.reshard(one, there), None, length=2)
+            return carried
+    return made
+
+
+def _typed_matmul(chance: random.Random, mesh: Any, one: Any, other: Any) -> Any:
+    """A matmul whose operands are split over the same axes along what is summed, and its result as it comes."""
+    rows, inner = spec(chance, mesh.axis_names, 2)
+    columns = spec(chance, tuple(set(mesh.axis_names) - {*(rows or ()), *(inner or ())}), 1)[0]
+    one = jax.sharding.reshard(one, PartitionSpec(rows, inner))
+    other = jax.sharding.reshard(other, PartitionSpec(inner, columns))
+    return _matmul(one, other, spec(chance, mesh.axis_names, 2))
+
+
+def _matmul(one: Any, other: Any, there: PartitionSpec) -> Any:
+    return jnp.einsum("ij,jk->ik", one, other, out_sharding=there) / SIZE
+
+
+def _beside(rows: Any, columns: Any) -> Any:
+    return rows if not set(rows or ()) & set(columns or ()) else None

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
-from random_functions import SIZE, drawn
+from random_functions import SIZE, drawn, drawn_typed
 
 import shardwise as sw
 from shardwise.functions import background
@@ -76,6 +76,30 @@ def test_random_functions_with_planned_matmuls_have_the_same_values_and_gradient
     assert changed > 8, "too few matmuls were changed to prove anything"
     assert gathering, "no gather went by permutes"
     assert summing, "no gradient had its sum alone changed"
+
+
+@pytest.mark.parametrize("block", range(FUNCTIONS // 8))
+def test_random_functions_under_explicit_axes_keep_values_gradients_and_types(block: int, monkeypatch):
+    """Meshes have axes of size 1, which types tell apart: a map or a loop behind a matmul asks for its very type."""
+    monkeypatch.setattr(background, "LEAST_BYTES", 0)
+    changed = 0
+    for seed in range(8 * block, 8 * block + 8):
+        mesh = sw.make_mesh(["x=1, y=4", "x=2, y=1, z=2", "x=4, y=1, z=1", "x=2, y=4"][seed % 4])
+        function, layouts = drawn_typed(seed, mesh)
+        args = placed(seed, layouts, mesh)
+        gradient = jax.value_and_grad(function, argnums=(0, 1, 2, 3))
+        with jax.set_mesh(mesh):
+            found = places(gradient, tuple(args), mesh, ["ring", "bidirectional", "scatter", "ring"][seed // 4 % 4])
+            found = [each.as_brought[0] if each.as_brought and (seed + n) % 2 else each for n, each in enumerate(found)]
+            changed += len(found)
+            again = rewritten(gradient, replacing(found, mesh))
+            assert jax.eval_shape(again, *args) == jax.eval_shape(gradient, *args)
+            for got, wanted in zip(
+                jax.tree.leaves(jax.jit(again)(*args)), jax.tree.leaves(jax.jit(gradient)(*args)), strict=True
+            ):
+                assert jax.typeof(got) == jax.typeof(wanted)
+                np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=2e-4, atol=2e-5, err_msg=f"seed {seed}")
+    assert changed > 8, "too few matmuls were changed to prove anything"
 
 
 def layers(weights: Any, x: Any) -> Any:

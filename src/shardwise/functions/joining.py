@@ -23,6 +23,7 @@ from shardwise.functions.rewriting import Path, inverse, makers_of, source_of, u
 from shardwise.layout import Axes, Layout
 from shardwise.notation import Equation, Operand
 from shardwise.program import Program
+from shardwise.runtime.mapped import map_shards
 
 JOINED = "Z"  # the dimension along which they lie side by side
 _ADDS = frozenset({"add", "add_any"})
@@ -148,7 +149,7 @@ def _beside(arrays: Sequence[Any], parts: Sequence[Part], layout: Layout, mesh: 
         return jnp.concatenate(found, axis=parts[0].at) if one else found
 
     specs = tuple(part.layout.spec for part in parts)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=layout.spec)(*arrays)
+    return map_shards(local, mesh=mesh, in_specs=specs, out_specs=layout.spec)(*arrays)
 
 
 def _own(made: Sequence[Any], parts: Sequence[Part], layout: Layout, mesh: Any, grid: Any) -> tuple[Any, ...]:
@@ -158,7 +159,7 @@ def _own(made: Sequence[Any], parts: Sequence[Part], layout: Layout, mesh: Any, 
         return tuple(part.parted(block, grid) for part, block in zip(parts, blocks, strict=True))
 
     specs = tuple(part.layout.spec for part in parts)
-    return jax.shard_map(local, mesh=mesh, in_specs=layout.spec, out_specs=specs)(*made)
+    return map_shards(local, mesh=mesh, in_specs=(layout.spec,) * len(made), out_specs=specs)(*made)
 
 
 def groups(jaxpr: Jaxpr, found: Mapping[Path, JaxprEqn]) -> Iterator[Group]:

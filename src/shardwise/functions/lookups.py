@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.lax import GatherScatterMode
@@ -17,6 +16,7 @@ from shardwise.notation import Operand
 from shardwise.program import Program
 from shardwise.runtime.devices import kind_of
 from shardwise.runtime.lower import Arithmetic, Local
+from shardwise.runtime.mapped import map_shards
 
 ROW = "V"  # the dimension of a table that is looked up
 
@@ -101,7 +101,7 @@ def computed(
     first, second, result = (operand.layout.spec for operand in task.arrays)
     given = (lax.squeeze(indices, [indices.ndim - 1]), *(rows or (table,)), *(() if empty else (table,)))
     specs = (first, second, *(() if empty else (result,)))
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=result, check_vma=False)(*given)
+    return map_shards(local, mesh=mesh, in_specs=specs, out_specs=result, check_vma=False)(*given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,7 @@ class MatmulPlace:
         from shardwise.runtime.arriving import Arrived
         from shardwise.runtime.execute import planned_function
         from shardwise.runtime.lower import Arithmetic, lower, lower_by_parts, lower_keeping
+        from shardwise.runtime.mapped import typed_as
 
         group = next(group for group in self.groups if path in group)
         number = group.index(path)
@@ -223,7 +224,9 @@ class MatmulPlace:
                 if not gives and self.joint is not None:
                     return lower(self.program, on, arithmetic)(*operands)
                 if not gives:
-                    return planned_function(self.task, self.program, on, arithmetic)(*operands)
+                    inputs = zip(operands, self.program.inputs, strict=True)
+                    there = [typed_as(array, layout.on(self.task.mesh).spec) for array, (_, layout) in inputs]
+                    return planned_function(self.task, self.program, on, arithmetic)(*there)
                 names = tuple(dict.fromkeys(gives.values()))
                 made, *gathered = lower_keeping(self.program, names, on, arithmetic, arrives)(*operands)
                 found = dict(zip(names, gathered, strict=True))

@@ -15,7 +15,7 @@ import jax
 from shardwise.chips.topology import Topology
 from shardwise.compiled.compiling import audit, check_function, name_of, rehearse
 from shardwise.compiled.targets.compiler_flags import PERMUTES_EARLY, Options, suggested
-from shardwise.errors import CompileError, ShardwiseError, one_line
+from shardwise.errors import MOST_SAID, CompileError, ShardwiseError, one_line, shortened
 from shardwise.functions.diagnosing import mesh_of
 from shardwise.functions.lookup_places import LookupPlace
 from shardwise.functions.matmul_places import MatmulPlace
@@ -211,7 +211,8 @@ class _Search:
         except ShardwiseError as error:
             if not places and not options:
                 raise
-            self.notes.append(f"a variant does not compile: {one_line(str(error))[:200]}")
+            note = f"a variant does not compile: {shortened(one_line(str(error)), MOST_SAID)}"
+            self.notes += [note] if note not in self.notes else []
             return float("inf")
 
     def compile_seconds(self, variant: Variant) -> float | None:

@@ -134,7 +134,7 @@ class _Again:
                         self._share(change, jaxpr, env, makers, brought)
                 else:
                     operands = _sources([equation], env, makers)
-                    env[equation.outvars[0]] = _in_place(change, operands, equation)
+                    env[equation.outvars[0]] = _typed_as(equation.outvars[0], _in_place(change, operands, equation))
         return [_read(var, env) for var in jaxpr.outvars]
 
     def _share(
@@ -147,7 +147,8 @@ class _Again:
         compute = functools.partial(made.compute, brought=tuple(there))
         results = _in_place(compute, operands, jaxpr.eqns[joined.at])
         brought.update(zip(made.gives, results[len(equations) :], strict=True))
-        env.update(zip((equation.outvars[0] for equation in equations), results[: len(equations)], strict=True))
+        for equation, result in zip(equations, results, strict=False):
+            env[equation.outvars[0]] = _typed_as(equation.outvars[0], result)
 
     def changes(self, jaxpr: Jaxpr, path: Path) -> Iterator[tuple[int, Change]]:
         """The equations of a jaxpr that are changed, by number: what takes their place."""
@@ -290,6 +291,13 @@ def _in_place(change: Callable[..., Any], operands: Sequence[Any], equation: Jax
         made, shapes = jax.make_jaxpr(change, return_shape=True)(*operands)
     results = jaxpr_as_fun(_relined(made, equation.source_info.traceback))(*jax.tree.leaves(operands))
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+
+def _typed_as(var: Any, result: Any) -> Any:
+    """What takes the place of a variable, with its very type: what comes next may ask for that."""
+    from shardwise.runtime.mapped import typed_as
+
+    return typed_as(result, var.aval.sharding.spec)
 
 
 def _position(jaxpr: Jaxpr, places: Sequence[int], makers: Mapping[Any, JaxprEqn]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from shardwise.functions.rewriting import Path, rewritten
 from shardwise.intent.flowgraph import Graph, Operation, Value
 from shardwise.intent.propagation import intended
 from shardwise.layout import Layout
+from shardwise.mesh import Mesh
 from shardwise.runtime.devices import AnyMesh
 
 _MARK = "shardwise_place_"
@@ -118,7 +119,8 @@ def _sight(
     operands = tuple(_before(graph, graph.values[number]) for number in operation.operands)
     moving = tuple(value for value, number in zip(operands, operation.operands, strict=True) if value.number != number)
     made = graph.values[operation.results[0]]
-    result = made if explicit else _after(graph, made, users)
+    following = [made, *_following(graph, made, users)]
+    result = _typed(following, equation.outvars[0].aval, graph.mesh) if explicit else following[-1]
     summed = any(user.name == "sum" for user, _ in users.get(made.number, [])) or result.layout != made.layout
     return Sight(path, equation, operation, operands, moving, result, summed, operation.trips or 1)
 
@@ -130,8 +132,14 @@ def _before(graph: Graph, value: Value) -> Value:
     return value
 
 
-def _after(graph: Graph, value: Value, users: Mapping[int, Sequence[tuple[Operation, int]]]) -> Value:
-    """The result after it was summed and moved to where all that needs it wants it."""
+def _following(graph: Graph, value: Value, users: Mapping[int, Sequence[tuple[Operation, int]]]) -> Iterator[Value]:
+    """The result as it is summed, and moved to where all that needs it wants it."""
     while len(following := users.get(value.number, [])) == 1 and following[0][0].name in ("sum", "reshard"):
         value = graph.values[following[0][0].results[0]]
-    return value
+        yield value
+
+
+def _typed(values: Sequence[Value], aval: Any, mesh: Mesh) -> Value:
+    """The first of some values that lies as a type says; else the first of all."""
+    layout = Layout.from_spec(aval.sharding.spec, values[0].layout.names).on(mesh)
+    return next((value for value in values if value.layout.dims == layout.dims), values[0])

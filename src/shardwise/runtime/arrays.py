@@ -225,13 +225,22 @@ def check_numeric(dtype: Any, name: str) -> None:
 
 def sharding_for(operand: Operand, mesh: AnyMesh) -> NamedSharding:
     """A layout on a mesh as JAX's sharding; partial sums are refused, but for those over one device."""
-    layout = operand.layout.on(Mesh.parse(mesh))
-    if layout.unreduced:
+    if operand.layout.on(Mesh.parse(mesh)).unreduced:
         raise LayoutError(
             f"{operand} cannot be placed: partial sums come from a computation; place them along a dimension "
             "of their own, as A[N_x, I], and sum over N"
         )
-    return NamedSharding(mesh, layout.spec)
+    return NamedSharding(mesh, told_layout(operand.layout, mesh).spec)
+
+
+def told_layout(layout: Layout, mesh: AnyMesh) -> Layout:
+    """A layout as types shall tell it: as it is written, with its axes of size 1; without those on a mesh of mixed types.
+
+    Where a type tells an Explicit axis of a dimension, JAX has the compiler split that over no Auto one, whatever its size is.
+    """
+    grid = Mesh.parse(mesh)
+    mixed = 0 < len(explicit_axes(mesh)) < len(grid.names)
+    return layout.on(grid) if mixed else Layout(layout.dims, layout.on(grid).unreduced)
 
 
 def placed_shape(shape: tuple[int, ...], operand: Operand, grid: Mesh, pad: bool) -> tuple[int, ...]:

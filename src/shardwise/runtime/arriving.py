@@ -18,6 +18,7 @@ from shardwise.layout import Layout
 from shardwise.program import Program
 from shardwise.runtime.blocks import cut_out
 from shardwise.runtime.devices import AnyMesh
+from shardwise.runtime.mapped import map_shards
 from shardwise.runtime.ring_gather import Arrival, arrivals
 from shardwise.runtime.ring_matmuls import laid_by_one_kernel
 from shardwise.runtime.ring_paths import Ring, Schedule
@@ -46,7 +47,7 @@ class Arriving:
             found = self.ring.all_brought(block)
             return tuple(lax.slice_in_dim(found[away % self.ring.n], *span, axis=self.at) for away, span in self.parts)
 
-        return jax.shard_map(local, mesh=mesh, in_specs=(spec,), out_specs=(spec,) * len(self.parts))
+        return map_shards(local, mesh=mesh, in_specs=(spec,), out_specs=(spec,) * len(self.parts))
 
 
 @jax.tree_util.register_dataclass
@@ -99,5 +100,5 @@ def by_parts(
         layout.spec if number != which else (how.layout.spec,) * len(how.parts) for number, layout in enumerate(inputs)
     )
     given = [array.arrays if isinstance(array, Arrived) else array for array in arrays]
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=program.result.spec, check_vma=checked)
+    mapped = map_shards(local, mesh=mesh, in_specs=specs, out_specs=program.result.spec, check_vma=checked)
     return mapped(*given)

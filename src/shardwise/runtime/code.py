@@ -77,9 +77,10 @@ def source(program: Program, title: str, function: str = "program", task: Proble
     if result.unreduced:
         returned = f"lax.pcast({returned}, {_axes(tuple(sorted(result.unreduced)))}, to='unreduced')"
     mesh_shape = tuple(size for _, size in program.mesh.axes)
-    in_specs = "".join(f"{_spec(layout.on(program.mesh))}, " for _, layout in program.inputs)
+    given, made = _as_written(program, task)
+    in_specs = "".join(f"{_spec(layout)}, " for layout in given)
     helpers = _helpers(program, body)
-    mapped = f"local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(result)}"
+    mapped = f"local, mesh=mesh, in_specs=({in_specs.rstrip()}), out_specs={_spec(made)}"
     modules = imports(helpers)
     own = [line for line in modules if line.split()[1] in sys.stdlib_module_names]
     others = [line for line in modules if line not in own]
@@ -108,6 +109,16 @@ def source(program: Program, title: str, function: str = "program", task: Proble
         f"{function} = jax.jit(jax.shard_map({mapped}{'' if typed else ', check_vma=False'}))",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _as_written(program: Program, task: Problem | None) -> tuple[list[Layout], Layout]:
+    """The layouts of inputs and result, with axes of size 1 where the problem is written with them: types tell those too."""
+    inputs = [layout.on(program.mesh) for _, layout in program.inputs]
+    if task is None or task.equation.written is None:
+        return inputs, program.result
+    written = (operand.layout.dims for operand in task.equation.written.operands)
+    given = [Layout(dims, layout.unreduced) for dims, layout in zip(written, inputs, strict=True)]
+    return given, task.equation.as_written(program.result, program.mesh)
 
 
 def _automatic(program: Program, title: str, function: str) -> str:

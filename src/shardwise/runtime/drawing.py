@@ -27,6 +27,7 @@ from shardwise.runtime.arrays import (
     part_over,
     placed_shape,
     sharding_for,
+    told_layout,
 )
 from shardwise.runtime.devices import AnyMesh, find_mesh, inside_jit
 from shardwise.runtime.manual import manual_mesh
@@ -70,7 +71,7 @@ def made(
     whole = placed_shape(shape, operand, Mesh.parse(mesh), pad)
     kind = _dtype(who, dtype, distribution.dtypes)
     given = _numbers(who, kind, parameters)
-    maker = _maker(distribution, operand.layout.on(Mesh.parse(mesh)), mesh, shape, whole, kind)
+    maker = _maker(distribution, told_layout(operand.layout, mesh), mesh, shape, whole, kind)
     if isinstance(mesh, AbstractMesh) or _is_traced():
         return maker(key, *given)
     with jax.set_mesh(mesh):

@@ -35,6 +35,7 @@ from shardwise.runtime.arrays import (
     is_whole,
     place,
     sharding_of,
+    told_layout,
     untold_dims,
 )
 from shardwise.runtime.devices import (
@@ -48,6 +49,7 @@ from shardwise.runtime.devices import (
     settled,
 )
 from shardwise.runtime.lower import Arithmetic, lower
+from shardwise.runtime.mapped import typed_as
 from shardwise.runtime.padding import any_padded, remember, true_shape
 
 CACHED = 512
@@ -222,6 +224,8 @@ def prepared(
     operands, padded = bound.task.equation.operands, bound.task.sizes
     same = dict(padded) == dict(bound.sizes)
     lowered = lower(program, mesh, options.arithmetic, *(() if same else (padded, bound.sizes)))
+    written = told_layout(bound.task.equation.as_written(program.result, bound.task.mesh), mesh)
+    lowered = _typed(lowered, program.result, written)
     to_place = tuple(
         (index, tuple(padded[d] if axes else bound.sizes[d] for d, axes in operand.layout.dims))
         for index, (operand, array) in enumerate(zip(operands, given, strict=True))
@@ -236,6 +240,16 @@ def prepared(
     ready = Prepared(jitted, operands, result, mesh, to_place, told, true_sizes)
     _compare_processes(ready, program, options, given, bound)
     return ready
+
+
+def _typed(function: Callable[..., Any], result: Layout, written: Layout) -> Callable[..., Any]:
+    """The function with its result typed as it is written."""
+
+    @functools.wraps(function)
+    def typed(*arrays: Any) -> Any:
+        return typed_as(function(*arrays), written.spec)
+
+    return function if result == written else typed
 
 
 def _compare_processes(ready: Prepared, program: Program, options: Options, given: tuple[Signature, ...], bound: Bound) -> None:
@@ -392,7 +406,7 @@ def _from_short_form(text: str, mesh: AnyMesh, out: Any, given: tuple[Signature,
                 "write the layouts, as A[I_x, J], or use Explicit axes"
             )
         spec = array.sharding.spec if isinstance(array.sharding, NamedSharding) else ()
-        operands.append(Operand(name, Layout.from_spec(spec, list(term)).on(grid)))
+        operands.append(Operand(name, Layout.from_spec(spec, list(term))))
     layout = Layout.from_spec((), list(right)) if out is None else _out_layout(out, right)
     result = Operand(_name(len(terms)), layout, frozenset(right) if out is None else frozenset())
     shown = " · ".join(map(str, operands)) + f" -> {result}"

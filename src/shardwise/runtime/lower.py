@@ -27,6 +27,7 @@ from shardwise.runtime.arrays import explicit_axes, part_over
 from shardwise.runtime.arriving import Arriving, by_parts
 from shardwise.runtime.blocks import cut_part, lying_in
 from shardwise.runtime.devices import AnyMesh, kind_of
+from shardwise.runtime.mapped import map_shards, typed_as
 from shardwise.runtime.multilinear import Multilinear, call
 from shardwise.runtime.shard_collectives import collectives_for
 from shardwise.steps import (
@@ -84,7 +85,7 @@ def lower(
     in_specs = tuple(_with_leading(layout) if layout.unreduced else layout.spec for layout in specs)
     checked = not leaves_replicated(program)
     out_specs = _with_leading(result) if result.unreduced else result.spec
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=checked)
+    mapped = map_shards(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=checked)
     if result.unreduced:
         mapped = _unstacked(mapped, result, mesh)
     function = _peeled(mapped, specs, mesh) if any(partial) else mapped
@@ -116,7 +117,7 @@ def lower_keeping(
         for array, layout in layouts.items() if layout is not None
     )  # fmt: skip
     out_specs = (program.result.spec, *kept)
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
+    mapped = map_shards(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
     alone, numbers = lower(typed(program), mesh, arithmetic), {name: k for k, (name, _) in enumerate(program.inputs)}
     gathering = []
     for name, steps in gathers.items():
@@ -173,6 +174,7 @@ def _automatic(program: Program, mesh: AnyMesh, arithmetic: Arithmetic) -> Calla
 
     def typed(*arrays: Any) -> Any:
         sharding = jax.sharding.NamedSharding(mesh, wanted.spec)
+        arrays = tuple(typed_as(array, layout.on(program.mesh).spec) for array, layout in zip(arrays, layouts, strict=True))
         # With nothing to sum, jnp.einsum leaves the layout as it was, whatever it is told.
         return jax.sharding.reshard(einsum(*arrays, out_sharding=sharding), sharding)
 
@@ -242,7 +244,7 @@ class _Peel:
         return [self.mapped(lambda shard: lax.expand_dims(shard, [self.stacks]), partial.spec, leading)(*arrays)]
 
     def mapped(self, view: Callable[..., Any], before: PartitionSpec, after: PartitionSpec) -> Callable[..., Any]:
-        return jax.shard_map(view, mesh=self.mesh, in_specs=before, out_specs=after, check_vma=False)
+        return map_shards(view, mesh=self.mesh, in_specs=(before,), out_specs=after, check_vma=False)
 
     def tangent(self, arrays: Sequence[Any], tangents: Sequence[Any | None]) -> tuple[Sequence[Any], Sequence[Any | None]]:
         return call(self, *arrays), call(self, *tangents)
