@@ -38,9 +38,12 @@ def spec_of(numbers: random.Random, rank: int, axes: list[str]) -> PartitionSpec
 
 
 def drawn(seed: int) -> tuple[Any, list[jax.Array], Any]:
-    """A function that looks rows up and weighs them, its table and tokens, and the mesh."""
-    numbers, values = random.Random(seed), np.random.default_rng(seed)
-    mesh = sw.make_mesh(numbers.choice(["x=2, y=4", "x=4, y=2", "x=2, y=2, z=2", "x=8"]), axis_types=AxisType.Auto)
+    """A function that looks rows up and weighs them, its table and tokens, and the mesh: every fourth of Explicit axes."""
+    numbers, values, is_typed = random.Random(seed), np.random.default_rng(seed), seed % 4 == 3
+    axes = (
+        ["x=1, y=8", "x=4, y=2", "x=2, y=1, z=2", "x=8, y=1"] if is_typed else ["x=2, y=4", "x=4, y=2", "x=2, y=2, z=2", "x=8"]
+    )
+    mesh = sw.make_mesh(numbers.choice(axes), axis_types=AxisType.Explicit if is_typed else AxisType.Auto)
     axes, mode = list(mesh.axis_names), MODES[seed % 3]
     shape, count = numbers.choice([(16, 24), (32, 8, 16), (24, 16)]), numbers.choice([(16,), (8, 16)])
     axis = numbers.randrange(len(shape))
@@ -51,8 +54,11 @@ def drawn(seed: int) -> tuple[Any, list[jax.Array], Any]:
     wanted, weights = spec_of(numbers, len(rows), axes), values.normal(size=rows).astype(np.float32)
 
     def function(table: Any, tokens: Any) -> Any:
-        found = table.at[(slice(None),) * axis + (tokens,)].get(mode=mode)
-        found = jax.lax.with_sharding_constraint(found, NamedSharding(mesh, wanted))
+        found = table.at[(slice(None),) * axis + (tokens,)].get(mode=mode, out_sharding=wanted if is_typed else None)
+        if is_typed:
+            found = jax.shard_map(lambda shard: 2 * shard, in_specs=(wanted,), out_specs=wanted)(found)
+        else:
+            found = jax.lax.with_sharding_constraint(found, NamedSharding(mesh, wanted))
         return jnp.sum(jnp.where(jnp.isnan(found), 0, jnp.tanh(found)) * weights), found
 
     given = ((values.normal(size=shape).astype(np.float32), shape), (tokens, count))
@@ -66,13 +72,15 @@ def test_planned_lookups_have_the_same_values_and_gradients(block: int) -> None:
     for seed in range(block, FUNCTIONS, FUNCTIONS // 12):
         function, args, mesh = drawn(seed)
         gradient = jax.value_and_grad(function, has_aux=True)
-        found = lookups(gradient, args, mesh)
+        with jax.set_mesh(mesh):
+            found = lookups(gradient, args, mesh)
+            again = rewritten(gradient, replacing(found, mesh))
+            got, wanted = (jax.tree.leaves(jax.jit(each)(*args)) for each in (again, gradient))
         for place in found:
             rows_split = bool(place.program.table_layout(place.task).axes_of("V"))
             kinds.append((place.task.kind, rows_split, bool(place.program.result.steps)))
-        again = rewritten(gradient, replacing(found, mesh))
-        got, wanted = (jax.tree.leaves(jax.jit(each)(*args)) for each in (again, gradient))
         for one, other in zip(got, wanted, strict=True):
+            assert jax.typeof(one) == jax.typeof(other), f"seed {seed}"
             np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=2e-5, err_msg=f"seed {seed}")
     assert len({kind for kind, *_ in kinds}) == 2, "lookups or gradients were not changed at all"
     assert any(split for _, split, _ in kinds), "no table was looked up with its rows split"
