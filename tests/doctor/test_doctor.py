@@ -205,6 +205,21 @@ def test_of_equally_cheap_layouts_the_one_that_splits_an_earlier_dimension_comes
     assert "over y" not in str(stop.options), "what is pasted names no y"
 
 
+def test_ways_out_name_no_axis_of_one_device_but_where_another_operand_has_it():
+    mesh = AbstractMesh((8, 1), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    both, one = laid(mesh, (64, 64), None, ("x", "y")), laid(mesh, (64, 64), None, "x")
+    stop = sw.doctor(lambda a, b: a @ b.T, both, both, hardware=CHIP).stop
+    assert stop is not None
+    assert sorted(str(option.layouts[0]) for option in stop.options) == ["[I, K]", "[I, K_x]", "[I_x, K]"]
+    stop = sw.doctor(added, both, one, hardware=CHIP).stop
+    assert stop is not None
+    assert [option.says for option in stop.options[:2]] == [
+        "operand 0 laid out as [I, J_x]",
+        "operand 1 laid out as [I, J_{x,y}]",
+    ]
+    assert stop.options[1].seconds == 0
+
+
 def test_a_whole_array_wins_no_tie_and_of_equal_shares_the_one_that_sends_less_comes_first():
     def option(layout: str, seconds: float, held: float, sent: float) -> Option:
         return Option((sw.Layout.parse(layout),), seconds, "", held, sent)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -223,7 +223,7 @@ def _results(
         for operand, aval in zip(equation.operands, avals, strict=True)
         for dim, size in zip(operand.dims, aval.shape, strict=True)
     }
-    used = tuple(dict.fromkeys(axis for operand in equation.operands for axis in operand.layout.axes))
+    used = _splitting(grid, [operand.layout for operand in equation.operands])
     shape, dtype = tuple(sizes[dim] for dim in dims), str(avals[0].dtype)
     found = []
     for split in splits(len(dims), used):
@@ -242,6 +242,11 @@ def _results(
         yield replace(option, paste=None if line is None else out_sharded(line, option.layouts[0], letters is not None))
 
 
+def _splitting(grid: Mesh, layouts: Iterable[Layout]) -> tuple[str, ...]:
+    """The axes that split something: of layouts that differ in axes of size 1 alone, the one without them is told."""
+    return tuple(dict.fromkeys(axis for layout in layouts for axis in layout.axes if grid.axis_size(axis) > 1))
+
+
 def _held_bytes(grid: Mesh, shape: Sequence[int], dtype: str, layout: Layout) -> float:
     """What one device holds of an array."""
     return math.prod(shape) * ITEM_BYTES.get(dtype, 1) / grid.extent(layout.axes)
@@ -250,10 +255,11 @@ def _held_bytes(grid: Mesh, shape: Sequence[int], dtype: str, layout: Layout) ->
 def _operands(failing: _Failing, layouts: tuple[Layout, ...], grid: Mesh, where: Where, line: Line | None) -> Iterator[Option]:
     """Every layout of the operands that the operation takes, one of them changed or all alike, by what the change costs."""
     primitive, avals, params = failing.primitive, failing.avals, failing.params
-    used = tuple(dict.fromkeys(axis for layout in layouts for axis in layout.axes))
+    used = _splitting(grid, layouts)
     tries: list[tuple[Layout, ...]] = []
     for place, aval in enumerate(avals):
-        for split in splits(aval.ndim, used[:2]):
+        theirs = (tuple(axes for _, axes in other.dims) for other in layouts if len(other.dims) == aval.ndim)
+        for split in dict.fromkeys((*splits(aval.ndim, used[:2]), *theirs)):
             layout = Layout(tuple(zip(layouts[place].names, split, strict=True)))
             tries.append((*layouts[:place], layout, *layouts[place + 1 :]))
             tries.append(tuple(layout if other.ndim == aval.ndim else layouts[n] for n, other in enumerate(avals)))
