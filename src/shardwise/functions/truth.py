@@ -102,9 +102,9 @@ def confirmed(found: Diagnosis, ready: Intended, lowering: Lowering, on: str, me
             continue
         told[each] = dataclasses.replace(each, compiled_bytes=(before, after)) if after < before else None
         if after >= before:
-            notes.append(
-                f"taken back, since compiled for {on} it sends {bytes_text(after)} and not {bytes_text(before)}: {each.says}"
-            )
+            sends, instead = bytes_text(after), bytes_text(before)
+            what = f"sends {sends} and not {instead}" if sends != instead else f"sends no less than the {instead} of now"
+            notes.append(f"taken back, since compiled for {on} it {what}: {each.says}")
     places = tuple(
         dataclasses.replace(place, remedy=told.get(place.remedy, place.remedy)) if place.remedy else place
         for place in found.places
