@@ -6,6 +6,7 @@ two types also where x has one device, which splits nothing: meshes of training 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ def map_shards(
     """`jax.shard_map` over all axes of a mesh; arguments may be trees of arrays, and so may their `in_specs`."""
     mapped = jax.shard_map(local, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=check_vma)
 
+    @functools.wraps(mapped)
     def function(*arrays: Any) -> Any:
         return mapped(*(_typed_as(array, spec) for array, spec in zip(arrays, in_specs, strict=True)))
 
