@@ -11,10 +11,18 @@ from typing import assert_never
 from shardwise.chips import Memory
 from shardwise.layout import Layout
 from shardwise.mesh import Sides
+from shardwise.planning.fused_layouts import (
+    are_made_across,
+    lanes_of,
+    lanes_of_block,
+    shard_bytes,
+    splits_lanes,
+    telling_seconds,
+    transposing_seconds,
+)
 from shardwise.planning.prices import FETCHED, Costs
 from shardwise.planning.step_cost import einsum_flops
 from shardwise.planning.tiles import LANES
-from shardwise.planning.told import operand_orders, summed_as_one
 from shardwise.schedule.along_sides import most_held, rounds_of
 from shardwise.schedule.events import Events, Matmul, Send
 from shardwise.schedule.fused import cut_along
@@ -168,8 +176,8 @@ def _gathering(
     local = _local_matmul(einsum, costs, sizes, whole, near, {gather.array})
     block = shard_bytes(gather.array, before, sizes, costs)
     adds, which = gather.dim not in einsum.dims, einsum.operands.index(gather.array)
-    lanes = 0 if adds else _lanes_of(gather, einsum, costs, sizes, before)
-    laid = _told([name for name in einsum.operands if name != gather.array], gather.dim, costs, sizes, before)
+    lanes = 0 if adds else lanes_of_block(gather, einsum, costs, sizes, before)
+    laid = telling_seconds([name for name in einsum.operands if name != gather.array], gather.dim, costs, sizes, before)
 
     def make(way: Way, chunks: int) -> Priced:
         """A ring of so many chunks to a block: matmuls of what has arrived, added up or each laid in its part."""
@@ -198,7 +206,7 @@ def _scattering(
     """Blocks of a sum that go on as they are made."""
     einsum, scatter, n = step.einsum, step.scatter, costs.mesh.extent(step.scatter.axes)
     local = _local_matmul(einsum, costs, sizes, before, near)
-    ragged = [place for place, dim in enumerate(_lanes(einsum.operands, costs, sizes, before)) if dim == scatter.dim]
+    ragged = [place for place, dim in enumerate(lanes_of(einsum.operands, costs, sizes, before)) if dim == scatter.dim]
     added = local.is_batched and costs.hardware.compiler is not None
 
     def make(way: Way, chunks: int) -> Priced:
@@ -216,8 +224,8 @@ def _scattering(
         events = matmul_scatter(n, way, chunks, width)
         ring = _ring(events, width, costs, scatter.axes, way, local.out[1] / n, local.flops, multiply, n)
         parts = n * parts_of(way, chunks, 2 if way == "bidirectional" else 1)
-        laid = _laid(einsum, scatter.dim, costs, sizes, before, parts)
-        return replace(ring, laid=laid + _told(einsum.operands, along, costs, sizes, before))
+        laid = transposing_seconds(einsum, scatter.dim, costs, sizes, before, parts)
+        return replace(ring, laid=laid + telling_seconds(einsum.operands, along, costs, sizes, before))
 
     return _forms(make, scatter.axes, local.out[1] / n, local, costs, n)
 
@@ -234,17 +242,18 @@ def _pipelined(
         """A ring of so many chunks to a result: each part is sent as soon as it is made."""
         form = replace(step, way=way, chunks=chunks)
         along, _ = cut_along(form, before, sizes, costs.mesh)
-        splits = _splits_lanes(form, along, costs, sizes, before)
+        splits, across = splits_lanes(form, along, costs, sizes, before), are_made_across(form, along, costs, sizes, before)
 
         def multiply(share: float, parts: int = 1) -> float:
             return local.seconds(costs, {along: share}, adds=False, is_next=False)
 
         def put(share: float) -> float:
-            return costs.laid(share * block, splits)
+            laid = costs.laid(share * block, splits)
+            return laid + costs.turned(share * block) if across else laid
 
         width = parts_of(way, chunks)
         ring = _ring(matmul_gather(n, way, chunks, width), width, costs, gather.axes, way, block, local.flops, multiply, 1)
-        laid = _laid(einsum, along, costs, sizes, before, parts=1)
+        laid = transposing_seconds(einsum, along, costs, sizes, before, parts=1)
         if n > UNROLL and splits and not isinstance(way, Sides):
             laid += costs.transposed(costs.arithmetic.name("V", n * block, "B", "bytes when gathered"))
         return replace(ring, copy=put, held_bytes=max(3 * block, ring.held_bytes), laid=laid)
@@ -355,44 +364,6 @@ def _local_matmul(
     )
 
 
-def _laid(
-    einsum: Einsum, dim: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout], parts: int
-) -> float:  # fmt: skip
-    """Seconds to transpose operands whose lanes a ring cuts along `dim`, where several dimensions are summed that are not one.
-
-    Compilers do, unless the chip keeps what it works on: the smallest operand, which waits for its turn, anew for about every
-    second of the `parts`, others once (83 % of 109 compiled rings of random shapes are within 20 % so, 79 % without).
-    """
-    compiler = costs.hardware.compiler
-    if compiler is None or compiler.kept_bytes.value or len(einsum.operands) < 2:
-        return 0.0
-    terms = [before[name].names for name in einsum.operands]
-    summed = [name for name in terms[0] if name not in einsum.dims and all(name in term for term in terms)]
-    shapes = [before[name].shard_shape(sizes, costs.mesh) for name in einsum.operands]
-    if len(summed) < 2 or summed_as_one(terms, einsum.dims, shapes):
-        return 0.0
-    bytes_ = [shard_bytes(name, before, sizes, costs) for name in einsum.operands]
-    cut = [k for k, term in enumerate(terms) if term[-1] == dim and costs.order(shapes[k]) == tuple(range(len(term)))]
-    times = [parts / 2 if bytes_[k] == min(bytes_) else 1 for k in cut]
-    return costs.arithmetic.total(count * costs.transposed(bytes_[k]) for count, k in zip(times, cut, strict=True))
-
-
-def _told(arrays: Sequence[str], along: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> float:
-    """Seconds to transpose operands that a compiler is told to lay out in another order than they lie in (`planning.told`)."""
-    if costs.hardware.compiler is None:
-        return 0.0
-    shapes = [before[name].shard_shape(sizes, costs.mesh) for name in arrays]
-    orders = operand_orders([before[name].names for name in arrays], shapes, along)
-    moved = [name for name, shape, order in zip(arrays, shapes, orders, strict=True) if order not in (None, costs.order(shape))]
-    return costs.arithmetic.total(costs.transposed(shard_bytes(name, before, sizes, costs)) for name in moved)
-
-
-def _lanes(arrays: Sequence[str], costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]) -> list[str | None]:
-    """The dimension of each array that runs fastest in memory; None where no compiler is known."""
-    orders = [costs.order(before[name].shard_shape(sizes, costs.mesh)) for name in arrays]
-    return [before[name].names[order[-1]] if order else None for name, order in zip(arrays, orders, strict=True)]
-
-
 def _sliced(block: float, costs: Costs) -> float:
     """Seconds to slice a device's own block into chunks that are sent one by one.
 
@@ -408,42 +379,6 @@ def _put(part_bytes: float, costs: Costs) -> float:
     return costs.read(part_bytes if kept else 2 * part_bytes)
 
 
-def _lanes_of(
-    gather: AllGather, einsum: Einsum, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]
-) -> int:  # fmt: skip
-    """How many lanes of the result a block of a gathering ring takes; none where its dimension does not run fastest.
-
-    A part that ends within a tile takes all its lanes of the multipliers; one of three dimensions is put where it belongs by a
-    copy of its own. Of 79 compiled rings of random shapes on five chips 69 are within a quarter so, and 51 without.
-    """
-    blocks = {dim: sizes[dim] // costs.mesh.extent(axes) for name in einsum.operands for dim, axes in before[name].dims}
-    n, block = costs.mesh.extent(gather.axes), dict(before[gather.array].dims)
-    size = sizes[gather.dim] // costs.mesh.extent(block[gather.dim])
-    order = costs.order([n * size if dim == gather.dim else blocks[dim] for dim in einsum.dims])
-    return size if order is not None and einsum.dims[order[-1]] == gather.dim else 0
-
-
-def _splits_lanes(
-    step: EinsumGather, along: str, costs: Costs, sizes: Mapping[str, int], before: Mapping[str, Layout]
-) -> bool:  # fmt: skip
-    """Whether the parts of a result, as it lies in memory when all are there, end within the lanes of a tile.
-
-    A ring of more devices than are unrolled transposes it at last.
-    """
-    einsum, gather = step.einsum, step.gather
-    local = {dim: sizes[dim] // costs.mesh.extent(axes) for name in einsum.operands for dim, axes in before[name].dims}
-    whole = local | {gather.dim: local[gather.dim] * costs.mesh.extent(gather.axes)}
-    order = costs.order([whole[dim] for dim in einsum.dims])
-    lanes = None if order is None else einsum.dims[order[-1]]
-    parts = parts_of(step.way, step.chunks) if along == lanes else 1
-    return lanes is not None and lanes in (along, gather.dim) and local[lanes] // parts % LANES > 0
-
-
 def _gathered(layout: Layout, gather: AllGather) -> Layout:
     held = layout.axes_of(gather.dim)
     return layout.with_axes(gather.dim, held[: len(held) - len(gather.axes)])
-
-
-def shard_bytes(array: str, before: Mapping[str, Layout], sizes: Mapping[str, int], costs: Costs) -> float:
-    shard = costs.item_bytes * math.prod(before[array].shard_shape(sizes, costs.mesh))
-    return costs.arithmetic.name("S", shard, "B", f"bytes of a shard of {array}")

@@ -8,7 +8,8 @@ from typing import Any
 
 from shardwise.dataflow import untouched
 from shardwise.layout import Layout
-from shardwise.planning.fused_cost import Forms, Priced, Standing, forms_at, shard_bytes
+from shardwise.planning.fused_cost import Forms, Priced, Standing, forms_at
+from shardwise.planning.fused_layouts import shard_bytes
 from shardwise.planning.prices import Costs
 from shardwise.planning.problem import Problem, costs_of
 from shardwise.planning.step_cost import StepCost
