@@ -249,7 +249,7 @@ def _pipelined(
 
         def put(share: float) -> float:
             laid = costs.laid(share * block, splits)
-            return laid + costs.turned(share * block) if across else laid
+            return laid + costs.transposed_part(share * block) if across else laid
 
         width = parts_of(way, chunks)
         ring = _ring(matmul_gather(n, way, chunks, width), width, costs, gather.axes, way, block, local.flops, multiply, 1)

@@ -235,7 +235,7 @@ class Costs:
         compiler = self.hardware.compiler
         return 0.0 if compiler is None else array_bytes * self.sharers / compiler.transposes(array_bytes)
 
-    def turned(self, part_bytes: float) -> float:
+    def transposed_part(self, part_bytes: float) -> float:
         """Seconds to copy one of many parts so that another dimension runs fastest."""
         compiler = self.hardware.compiler
         least = 0.0 if compiler is None else compiler.least_copy_seconds.value

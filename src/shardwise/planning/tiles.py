@@ -109,7 +109,8 @@ def _in_memory(shape: tuple[int, ...]) -> tuple[Order, int]:
 def is_made_across(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Whether a matmul makes a part of a result with another dimension along the lanes than the result has when all are there.
 
-    It does where that pads much less; of 40 compiled tori of random shapes those parts, and no others, are transposed.
+    It does where that pads much less: the compiler then transposes each part where it arrives. So it is in 40 compiled tori of
+    random shapes, and in 28 of 30 more that were not looked at before.
 
     >>> is_made_across((672, 170), (672, 8192)), is_made_across((512, 682), (512, 4096))
     (True, False)
