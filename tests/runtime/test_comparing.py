@@ -8,6 +8,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 from shardwise.measure.comparison import facts
+from shardwise.measure.intervals import Timing
 from shardwise.measure.timing import until_narrow
 from shardwise.measure.ways import DEFAULT
 from shardwise.pictures.comparisons import comparison_picture
@@ -154,18 +156,28 @@ def test_a_function_that_donates_its_arguments_is_told():
         sw.compare({"donating": (donating, jnp.ones(8))}, seconds=1.0)
 
 
+def timed(found: sw.Comparison) -> sw.Comparison:
+    """The same with times that no machine's load changes: six runs of each way, of 1 to 6 s, of the next 11 to 16 s, ..."""
+    runs = [Timing(tuple(10.0 * number + second for second in range(1, 7))) for number in range(len(found.ways))]
+    return replace(found, ways=tuple(replace(way, timing=run) for way, run in zip(found.ways, runs, strict=True)))
+
+
 def test_the_facts_are_json():
-    found = sw.compare(SCATTERED, *arrays(), mesh="x=4", seconds=0.2)
-    told = json.loads(json.dumps(facts(found)))
+    found = sw.compare(SCATTERED, *arrays(), mesh="x=4", seconds=SOON)
+    told = json.loads(json.dumps(facts(timed(found))))
     assert [way["name"] for way in told["ways"]] == list(DEFAULT)
-    planned = told["ways"][-1]
+    planned, last = told["ways"][-1], 10 * (len(DEFAULT) - 1)
     assert planned["collectives"] == [{"kind": "reduce-scatter", "axes": ["x"], "trips": 1, "wire_bytes": 3 / 4 * 16 * 4 * 4}]
-    assert planned["interval_seconds"][0] <= planned["median_seconds"] <= planned["interval_seconds"][1]
-    assert told["certain"] == (len(told["fastest"]) == 1)
+    assert planned["interval_seconds"] == [last + 1, last + 6]
+    assert planned["median_seconds"] == last + 3.5
+    assert (told["fastest"], told["certain"]) == ([DEFAULT[0]], True)
+    once = facts(replace(found, ways=tuple(replace(way, timing=Timing((1.0,))) for way in found.ways)))
+    assert {way["interval_seconds"] for way in once["ways"]} == {None}
 
 
 def test_it_draws_itself():
-    found = sw.compare(SCATTERED, *arrays(), mesh="x=4", ways=("constraint", "planned"), seconds=0.2)
+    found = sw.compare(SCATTERED, *arrays(), mesh="x=4", ways=("constraint", "planned"), seconds=SOON)
+    found = timed(found)
     drawn = svg(comparison_picture(found))
     assert drawn.count('data-kind="measured"') == 3  # two bars and the legend
     assert "reduce-scatter over x" in str(picture_of(found))
