@@ -28,7 +28,9 @@ def constrained(chance: random.Random, mesh: Any, array: Any) -> Any:
     return jax.lax.with_sharding_constraint(array, layout)
 
 
-def drawn(seed: int, mesh: Any) -> tuple[Callable[..., Any], list[PartitionSpec]]:
+def drawn(
+    seed: int, mesh: Any, operation: Callable[..., Any] | None = None
+) -> tuple[Callable[..., Any], list[PartitionSpec]]:  # fmt: skip
     """A function of four matrices to a scalar, and the layouts of these. All that is drawn is drawn again in each trace."""
     chance = random.Random(seed)
     layouts = [spec(chance, mesh.axis_names, 2) for _ in range(4)]
@@ -38,7 +40,7 @@ def drawn(seed: int, mesh: Any) -> tuple[Callable[..., Any], list[PartitionSpec]
         again = random.Random(f"{seed} {program}")
         held = list(matrices)
         for _ in range(again.randint(3, 6)):
-            held.append(_operation(again, mesh, held))
+            held.append((operation or _operation)(again, mesh, held))
         return sum(jnp.sin(array).mean() for array in held[-2:])
 
     return function, layouts
@@ -69,23 +71,8 @@ def _operation(chance: random.Random, mesh: Any, held: list[Any]) -> Any:
 # Under Explicit axes every type says its layout, with the axes of size 1 as they are written.
 
 
-def drawn_typed(seed: int, mesh: Any) -> tuple[Callable[..., Any], list[PartitionSpec]]:
-    """The same of a mesh of Explicit axes: what comes next asks for the very type of what was before."""
-    chance = random.Random(seed)
-    layouts = [spec(chance, mesh.axis_names, 2) for _ in range(4)]
-    program = chance.random()
-
-    def function(*matrices: Any) -> Any:
-        again = random.Random(f"{seed} {program}")
-        held = list(matrices)
-        for _ in range(again.randint(3, 5)):
-            held.append(_typed_operation(again, mesh, held))
-        return sum(jnp.sin(array).mean() for array in held[-2:])
-
-    return function, layouts
-
-
-def _typed_operation(chance: random.Random, mesh: Any, held: list[Any]) -> Any:
+def typed_operation(chance: random.Random, mesh: Any, held: list[Any]) -> Any:
+    """One of a mesh of Explicit axes: what comes next asks for the very type of what was before."""
     one, other = chance.choice(held), chance.choice(held)
     made = _typed_matmul(chance, mesh, one, other)
     match chance.randrange(4):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
-from random_functions import SIZE, drawn, drawn_typed
+from random_functions import SIZE, drawn, typed_operation
 
 import shardwise as sw
 from shardwise.functions import background
@@ -85,7 +85,7 @@ def test_random_functions_under_explicit_axes_keep_values_gradients_and_types(bl
     changed = 0
     for seed in range(8 * block, 8 * block + 8):
         mesh = sw.make_mesh(["x=1, y=4", "x=2, y=1, z=2", "x=4, y=1, z=1", "x=2, y=4"][seed % 4])
-        function, layouts = drawn_typed(seed, mesh)
+        function, layouts = drawn(seed, mesh, typed_operation)
         args = placed(seed, layouts, mesh)
         gradient = jax.value_and_grad(function, argnums=(0, 1, 2, 3))
         with jax.set_mesh(mesh):
