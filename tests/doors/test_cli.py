@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import ml_dtypes
@@ -409,68 +406,7 @@ def test_help_and_version(capsys):
     assert capsys.readouterr().out == f"shardwise {sw.__version__}\n"
 
 
-# Long work, and its end.
-
-
-class AtOnce(threading.Timer):
-    """A timer that does not wait."""
-
-    def start(self) -> None:
-        self.function()
-
-    def join(self, timeout: float | None = None) -> None:
-        pass
-
-
-def a_clock(monkeypatch, *seconds: float) -> None:
-    """What progress reads of a clock, one after the other."""
-    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=iter(seconds).__next__))
-
-
-def test_what_takes_over_a_second_is_told_on_stderr(capsys, monkeypatch):
-    waits = []
-
-    class Noted(AtOnce):
-        def __init__(self, interval, function):
-            waits.append(interval)
-            super().__init__(interval, function)
-
-    monkeypatch.setattr(session.threading, "Timer", Noted)
-    a_clock(monkeypatch, 100.0, 103.42)
-    with session.progress("counting sheep"):
-        pass
-    captured = capsys.readouterr()
-    assert waits == [1.0]
-    assert captured.err == "counting sheep ...\ncounting sheep: 3.4 s\n"
-    assert captured.out == ""
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("rich", [True, False], ids=["rich", "no rich"])
-def test_in_a_terminal_a_bar_runs_meanwhile(rich, monkeypatch, capsys):
-    monkeypatch.setattr(session.threading, "Timer", AtOnce)
-    a_clock(monkeypatch, 100.0, 103.42)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    if not rich:
-        monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with session.progress("counting [sheep]"):
-        print("data")
-    assert capsys.readouterr().out == "data\n"
-    assert ("━" in shown.getvalue()) == rich
-    assert ("counting [sheep] ..." in shown.getvalue()) == (not rich)
-    assert shown.getvalue().endswith("counting [sheep]: 3.4 s\n")
-
-
-def test_what_takes_less_is_not_told(capsys):
-    with session.progress("counting sheep"):
-        pass
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "")
+# Slow stages, and an interrupt.
 
 
 def test_every_stage_of_a_run_is_told_when_it_is_slow(capsys, monkeypatch):
@@ -499,33 +435,3 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     monkeypatch.setattr(run, "_checked", interrupted)
     assert main(["run", *PROBLEM, "--json"]) == 130
     assert said(capsys) == "shardwise: interrupted\n"
-
-
-def test_ctrl_c_ends_a_process_with_130():
-    """Sent once the plan is printed, while the check runs; no half-written output stays."""
-    command = [sys.executable, "-u", "-m", "shardwise.cli", "run", EQUATION, "--sizes", "I=8192,J=2048,K=2048", "--mesh", "x=2"]
-    with subprocess.Popen(
-        [*command, "--output", "c.npy"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
-    ) as child:  # fmt: skip
-        try:
-            assert child.stdout is not None
-            while not child.stdout.readline().startswith("The best"):
-                assert child.poll() is None
-            child.send_signal(signal.SIGINT)
-            _, told = child.communicate(timeout=60)
-        finally:
-            child.kill()
-    assert child.returncode == 130, told
-    assert told.splitlines()[-1] == "shardwise: interrupted"
-    assert "Traceback" not in told
-    assert list(Path().iterdir()) == []
-
-
-def test_a_reader_that_leaves_early_is_no_error():
-    command = f"{sys.executable} -m shardwise.cli hardware | head -1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stderr == ""
